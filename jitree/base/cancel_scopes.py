@@ -1,8 +1,7 @@
 """Ends work early: at deadlines, for cancelled sessions and cancelled tasks.
 
 Code that takes long looks here now and then (:func:`require_going_on`). A thread that ends something says so
-first and rings then: machine code compares the number of rings each time that its fuel is used up, and has
-Python look when it has changed, or when a deadline passes (:mod:`jitree.base.next_deadline`). A thread that
+first and rings then, at which machine code has Python look (:mod:`jitree.base.stop_word`). A thread that
 sleeps is woken by what it has left with the scope that it is in.
 """
 
@@ -15,12 +14,11 @@ from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from itertools import count
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base import arguments, next_deadline
+from jitree.base import arguments, stop_word
 from jitree.base.finalizers import Unique
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, StatusError, again, attribute_of
@@ -41,23 +39,10 @@ Wake = Callable[[StatusError], object]
 LOOK_SECONDS: Final = 1.0
 """The longest sleep of a thread that waits. A signal that comes between Python's last look and the sleep does
 not end it, only what comes during it does."""
-_words: Final = (ctypes.c_int64 * 2)()
-RINGS: Final[int] = ctypes.addressof(_words)
-"""The address of the number of the last ring. Each has another one."""
-ENDED: Final[int] = RINGS + 8
+_some_ended: Final = ctypes.c_int64()
+ENDED: Final[int] = ctypes.addressof(_some_ended)
 """The address of 1 while there may be a block whose deadline has passed: calls begin in Python then."""
-_numbers: Final = count(1)
 _ended: Final[dict[Scope, None]] = {}
-
-
-def ring() -> None:
-    """Has machine code of all threads look whether it is to end."""
-    _words[0] = next(_numbers)
-
-
-def rings() -> int:
-    """The number of the last ring."""
-    return _words[0]
 
 
 class Scope(Unique):
@@ -96,9 +81,7 @@ class Scope(Unique):
                 if self.seconds <= 0:
                     self.expire()
                 else:
-                    from jitree.base.alarms import arm
-
-                    arm(self, self.until)
+                    stop_word.arm(self, self.until)
             CURRENT.set(self)
         except BaseException:
             if True in taken:
@@ -125,8 +108,8 @@ class Scope(Unique):
             self.failure = failure
             if self.seconds is not None:
                 _ended[self] = None
-                _words[1] = 1
-            ring()
+                _some_ended.value = 1
+            stop_word.ring()
             for wake in tuple(self._wakes):
                 wake(failure)
 
@@ -252,18 +235,14 @@ cancelled: Final[SharedWeakSet[Caller]] = SharedWeakSet()
 
 def why_to_end() -> StatusError | None:
     """Why what this thread or task does is to end."""
-    if next_deadline.is_over():
-        from jitree.base.alarms import look_ahead
-
-        if look_ahead():
-            ring()
-    if _words[1]:
-        _words[1] = 0
+    stop_word.put_off()
+    if _some_ended.value:
+        _some_ended.value = 0
         for ended in tuple(_ended):
             if not ended.is_open:
                 _ended.pop(ended, None)
         if _ended:
-            _words[1] = 1
+            _some_ended.value = 1
     scope = current()
     failure = None if scope is None else scope._failure()
     for caller in cancelled if failure is None and cancelled else ():

@@ -14,7 +14,7 @@ from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base import cancel_scopes
+from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import Scope
 from jitree.base.finalizers import with_lock
 from jitree.base.weak_sets import SharedWeakSet
@@ -207,7 +207,7 @@ class ContextGate(abc.ABC):
             scope.end(failure)
         for fence in self.submitted:
             fence.interrupt(failure)
-        cancel_scopes.ring()
+        stop_word.ring()
 
     def cancelled_here(self) -> StatusError | None:
         """See :class:`jitree.base.cancel_scopes.Caller`."""

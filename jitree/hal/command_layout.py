@@ -203,8 +203,7 @@ FUNCTIONS: Final = Record(
     i64 look_in           # address of interrupts.look_in, called now and then by threads that submit
     i64 first_look        # of what the first of them calls instead, once; 0: it has been called
     i64 look_ticks        # how long they may go on without
-    i64 rings             # address of the number of rings (`base/cancel_scopes.py`)
-    i64 due               # address of the time of the next deadline (`base/next_deadline.py`)
+    i64 stop              # address of the word that says when to look (`base/stop_word.py`)
     """,
 )
 """Addresses: an image refers to nothing by name. Those in front are of C library functions."""
@@ -229,7 +228,7 @@ JOB: Final = Record(
     i64 failed_y
     i64 failed_z
     i64 looked            # when Python last looked whether it is to end, in ticks; 0: not yet
-    i64 attended          # number of the last ring that it has looked for
+    i64 attended          # what the word was for which it has looked last
     i64 log               # of the LOG record that is told of rows, 0 = none
     i64 origin            # number of the submission that Python made, 0 = machine code executes it in place
     i64 number            # among the jobs of the log

@@ -14,10 +14,8 @@ from jitree.regs.layout import LIBRARY_FUNCTIONS, SLOW_DONE, SLOW_LOOK, SLOW_REF
 
 CLOCK = 8 * len(LIBRARY_FUNCTIONS)
 """Where the address of :func:`clock` is, which is not the same for all processors."""
-RINGS = CLOCK + 8
-"""Where the address of the number of rings is (:mod:`jitree.base.cancel_scopes`)."""
-DUE = RINGS + 8
-"""Where the address of the time of the next deadline is (:mod:`jitree.base.next_deadline`)."""
+STOP = CLOCK + 8
+"""Where the address of the word is that says when to look (:mod:`jitree.base.stop_word`)."""
 MOST = 1 << 13
 """Branches in a row. Looking at the clock takes as long as some twenty of them."""
 LONG = 1_000_000
@@ -41,11 +39,11 @@ def spend_time(state: FuelState) -> int:
     if state.looked == 0 or passed < 0:
         passed = state.grant
     state.looked = now
-    rings = load64(load64(state.math + RINGS))
-    if rings == state.attended and now < load64(load64(state.math + DUE)):
+    stop = load64(load64(state.math + STOP))
+    if stop == state.attended and now < stop:
         state.time -= passed
     else:
-        state.attended = rings
+        state.attended = stop
         state.time = 0
     return passed
 

@@ -29,7 +29,7 @@ STATE: Final = Record(
     i64 grant             # what it has last given itself then (`fuel.py`)
     i64 looked            # when it last looked at the clock, in the processor's ticks; 0: not in this call
     i64 time              # nanoseconds that may still pass before Python is to look after signals
-    i64 attended          # number of the last ring that it has had Python look for (`base/cancel_scopes.py`)
+    i64 attended          # what the word was for which Python has looked last (`base/stop_word.py`)
     i64 tick              # how many nanoseconds 1 << TICK_SHIFT ticks are
     i64 handle_pool       # address of the record that machine code makes handles with, 0 = none
     i64 sweep             # address of `void (state)`: frees what machine code made in `released`; 0 = none

@@ -20,7 +20,7 @@ import pytest
 
 from jitree import CustomModule, Limits, Session
 from jitree.api.calls.argument_order import ArgumentOrder
-from jitree.base import cancel_scopes, next_deadline
+from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import Scope
 from jitree.codegen.image import Provider
 from jitree.codegen.image.batch import ImageBatch
@@ -259,7 +259,7 @@ def test_the_loop_looks_each_time_that_Python_has_worked_for_it() -> None:
         calls.append(number)
         if len(calls) == passed:
             limit.until = time.monotonic()
-            next_deadline.put(limit.until)
+            stop_word.arm(limit, limit.until)
         assert len(calls) < 10 * passed
         return number
 

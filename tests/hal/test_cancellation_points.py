@@ -17,9 +17,9 @@ from typing import Final
 
 import pytest
 
-from jitree.base import cancel_scopes
+from jitree.base import stop_word
 from jitree.base.callbacks import Callback, take_kept
-from jitree.base.next_deadline import NEVER
+from jitree.base.stop_word import NEVER
 from jitree.codegen.record import atomic_store
 from jitree.hal.command_layout import FAILED_INTERRUPTED, FUNCTIONS, JOB
 from jitree.hal.local import executor, interrupts
@@ -37,15 +37,15 @@ class Work:
     def __init__(self) -> None:
         self.asked = 0
         self.called: list[int] = []
-        self.rings, self.due = array("q", [0]), array("q", [NEVER])
+        self.word = array("q", [NEVER])
         self._functions = array("q", bytes(FUNCTIONS.size))
         self._functions[FUNCTIONS.word("look_in")] = LOOK_IN
         self._functions[FUNCTIONS.word("look_ticks")] = LOOK_TICKS
-        self._functions[FUNCTIONS.word("rings")] = self.rings.buffer_info()[0]
-        self._functions[FUNCTIONS.word("due")] = self.due.buffer_info()[0]
+        self._functions[FUNCTIONS.word("stop")] = self.word.buffer_info()[0]
         self._job = array("q", bytes(JOB.size))
         self._job[JOB.word("functions")] = self._functions.buffer_info()[0]
         self.job = Job(self._job.buffer_info()[0])
+        self.job.attended = NEVER
 
     def call(self, address: int, *arguments: int) -> int:
         self.called.append(address)
@@ -80,14 +80,14 @@ def test_python_looks_now_and_then(work: Work) -> None:
 
 def test_python_looks_once_for_each_ring(work: Work) -> None:
     assert work.look(0, 100) == 0
-    work.rings[0] = 7
+    work.word[0] += 7
     assert [work.look(0, 101), work.look(0, 102)] == [1, 1]
 
 
 def test_python_looks_when_a_deadline_passes(work: Work) -> None:
-    work.due[0] = 200
-    assert [work.look(0, now) for now in (100, 199, 200, 201)] == [0, 0, 1, 2]
-    assert work.look(1, 202) == 2, "a helper does not ask Python"
+    work.word[0] = 200
+    assert [work.look(0, now) for now in (100, 199, 200, 201)] == [1, 1, 2, 3], "once for a new time, too"
+    assert work.look(1, 202) == 3, "a helper does not ask Python"
 
 
 def test_looks_are_paced_from_the_native_executor_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +154,11 @@ def _look_interrupted(
     def look(function: int) -> Callable[[], int]:
         return partial(_LOOK(function), job.buffer_info()[0])
 
-    before = cancel_scopes.rings()
+    before = stop_word.WORD.value
     first: list[Callable[[], object]] = [send, look(interrupts._first.address)]
     with pytest.raises(kind):
         _pending(*first[place == "in the middle" :])
-    assert cancel_scopes.rings() != before and job[JOB.word("failure")] == 0
+    assert stop_word.WORD.value != before and job[JOB.word("failure")] == 0
     _pending(send, look(table[FUNCTIONS.word("look_in")]))
     assert job[JOB.word("failure")] == FAILED_INTERRUPTED
     assert isinstance(take_kept(), kind)

@@ -19,7 +19,7 @@ from jitree.errors import (
 )
 from jitree.hal.fence import Fence
 from jitree.hal.local import workers
-from jitree.hal.local.interrupts import watch
+from jitree.hal.local.interrupts import is_to_end
 from jitree.hal.local.queue import CallerExecutor, LocalQueue
 from jitree.hal.local.queue_record import UNKNOWN_COST
 from jitree.hal.local.task import WorkerExecutor
@@ -168,9 +168,8 @@ def test_an_interrupted_wait_interrupts_what_other_threads_do_for_it() -> None:
     before = occupied.submit(lambda: None)
 
     def endless() -> None:
-        is_interrupted = watch()
         begun.set()
-        wait_until(is_interrupted)
+        wait_until(is_to_end)
         raise CancelledError("interrupted")
 
     def interrupt() -> None:

@@ -12,9 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.cancel_scopes import RINGS
+from jitree.base import stop_word
 from jitree.base.memory import once
-from jitree.base.next_deadline import DUE, count_by
 from jitree.codegen import image
 from jitree.dispatch.engine import YIELD, EngineEntry
 from jitree.dispatch.fast import LOOP
@@ -27,9 +26,10 @@ from jitree.regs.memory import address_of
 _STATUS: Final = STATE.word("status")
 _PC: Final = STATE.word("pc")
 _MATH: Final = STATE.word("math")
+_ATTENDED: Final = STATE.word("attended")
 _LOOKED: Final = STATE.word("looked")
 _PROMPT: Final = STATE.word("prompt")
-_FUEL: Final = STATE.word("fuel")
+STATE_FUEL: Final = STATE.word("fuel")
 _TICK: Final = STATE.word("tick")
 _MEASURED: Final = 20_000
 """Nanoseconds for which the ticks of the clock are counted."""
@@ -46,8 +46,8 @@ def _library() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The table that STATE.math points to."""
     functions = [address_of_function(name) for name in LIBRARY_FUNCTIONS]
     clock = image.wait(LOOP).addresses["clock"]
-    count_by(_CLOCK(clock))
-    return np.array([*functions, clock, RINGS, DUE], np.int64)
+    stop_word.count_by(_CLOCK(clock))
+    return np.array([*functions, clock, stop_word.STOP], np.int64)
 
 
 @once
@@ -73,6 +73,7 @@ def attach_library(machine: Machine) -> None:
     """Puts into a machine's STATE what the loop needs and what never changes."""
     machine.state[_MATH] = address_of(_library())
     machine.state[_TICK] = _tick()
+    machine.state[_ATTENDED] = stop_word.WORD.value
 
 
 def run_loop(run: Run, machine: Machine, promote: Promote) -> None:
@@ -119,7 +120,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
                     machine.pending = YIELD
                     return
             elif gives_way and machine.spend_time(begun):
-                state[_FUEL] = 1
+                state[STATE_FUEL] = 1
             pc = RUNNING
             state[_LOOKED] = 0  # the time of Python is none of machine code's
             reason = run(address)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.base.next_deadline import NEVER
+from jitree.base.stop_word import NEVER
 from jitree.dispatch.fast.handler import PARAMETERS
 from jitree.dispatch.native.counting import declaration, on_pointers
 from jitree.regs.access import CALLED
-from jitree.regs.fuel import CLOCK, DUE, RINGS
+from jitree.regs.fuel import CLOCK, STOP
 from jitree.regs.layout import EXIT_FINISHED, EXIT_OUT_OF_FUEL, EXIT_SIDE, EXIT_STOPPED, STATE
 
 _COUNTING: Final = ("retain", "drop", "put", "move")
@@ -90,22 +90,19 @@ define i64 @loop(ptr %state) #0 {{
   %left.before = load i64, ptr %fuel.at, align 8
   %math.at = getelementptr i8, ptr %state, i64 {math}
   %math = load ptr, ptr %math.at, align 8
-  %rings.place = getelementptr i8, ptr %math, i64 {rings}
-  %rings.at = load ptr, ptr %rings.place, align 8
-  %rings = load i64, ptr %rings.at, align 8
+  %word.place = getelementptr i8, ptr %math, i64 {stop}
+  %word.at = load ptr, ptr %word.place, align 8
+  %word = load i64, ptr %word.at, align 8
   %attended.at = getelementptr i8, ptr %state, i64 {attended}
   %attended = load i64, ptr %attended.at, align 8
-  %rung = icmp ne i64 %rings, %attended
-  %due.place = getelementptr i8, ptr %math, i64 {due}
-  %due.at = load ptr, ptr %due.place, align 8
-  %due = load i64, ptr %due.at, align 8
-  %limited = icmp ne i64 %due, {never}
+  %rung = icmp ne i64 %word, %attended
+  %limited = icmp slt i64 %word, {never}
   br i1 %limited, label %timed, label %begin
 timed:
   %clock.place = getelementptr i8, ptr %math, i64 {clock}
   %clock = load ptr, ptr %clock.place, align 8
   %now = call i64 %clock()
-  %passed = icmp sge i64 %now, %due
+  %passed = icmp sge i64 %now, %word
   br label %begin
 begin:
   %late = phi i1 [ false, %0 ], [ %passed, %timed ]
@@ -153,9 +150,7 @@ def _returning(name: str, why: str, left: int) -> str:
 def prelude() -> str:
     """Everything but the handlers and their table."""
     parts = [
-        _RUN.format(
-            exit_stopped=EXIT_STOPPED, rings=RINGS, due=DUE, never=NEVER, clock=CLOCK, **STATE.offsets
-        ),
+        _RUN.format(exit_stopped=EXIT_STOPPED, stop=STOP, never=NEVER, clock=CLOCK, **STATE.offsets),
         _returning("side_exit", "nothing of this instruction has happened", EXIT_SIDE),
         _returning("out_of_time", "the time is over", EXIT_OUT_OF_FUEL),
         _REFUEL.format(

@@ -18,7 +18,14 @@ from jitree.base.finalizers import Borrowed
 from jitree.codegen import image
 from jitree.dispatch.engine import EngineEntry
 from jitree.dispatch.fast import LOOP
-from jitree.dispatch.fast.engine import Run, attach_library, make_entry, run_function, run_loop
+from jitree.dispatch.fast.engine import (
+    STATE_FUEL,
+    Run,
+    attach_library,
+    make_entry,
+    run_function,
+    run_loop,
+)
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.layout import PROMPT, SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, SLOW_STOP, STATE
 from jitree.regs.machine import FIRST_TIME, Machine
@@ -35,7 +42,6 @@ _TIME: Final = STATE.word("time")
 
 _RESUME: Final = STATE.word("resume")
 _SLOW: Final = STATE.word("slow")
-_FUEL: Final = STATE.word("fuel")
 _BARE: Final = OPCODE["br.bare"]
 _MOST_SOUGHT: Final = 256
 """Branches that are looked at one by one, a millisecond, to find the beginning of a loop."""
@@ -150,7 +156,7 @@ def go_up(machine: Machine, module: tiering.NativeModule, following: int) -> Non
         machine.sought = 0
     else:
         machine.sought += 1
-        machine.state[_FUEL] = 1
+        machine.state[STATE_FUEL] = 1
         machine.limit_time(0)
 
 

@@ -36,7 +36,7 @@ from jitree.hal.groups.transport import (
     TransportProvider,
     wait_looking,
 )
-from jitree.hal.local.interrupts import require_going_on, watch
+from jitree.hal.local.interrupts import is_to_end, require_going_on
 from jitree.hal.objects import Channel
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class GroupTransport:
                 self._exchange(head, sent, received)
             except StatusError as error:
                 error.with_context(f"member {self.rank} of {self.count} of a channel")
-                if not watch()() and cancel_scopes.why_to_end() is None:
+                if not is_to_end() and cancel_scopes.why_to_end() is None:
                     self._failure = error
                 raise
             self._failure = None

@@ -11,11 +11,11 @@ import ctypes
 import time
 from _thread import _local
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base import cancel_scopes
+from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import CURRENT
 from jitree.base.finalizers import guard, raised_later
 from jitree.base.memory import once
@@ -108,19 +108,17 @@ def end() -> None:
     _ended.value = 1
 
 
-def watch(*failures: ctypes.c_int64) -> Callable[[], bool]:
-    """Finds what tells this thread to end; ``failures`` of jobs do, too."""
+def is_to_end(*failures: ctypes.c_int64) -> bool:
+    """Whether this thread is to end what it executes; ``failures`` of jobs say so, too."""
     operation = this_thread.operation
-    words = (_ended, *failures)
-    return lambda: (
-        any(word.value for word in words) or (operation is not None and operation.interrupted is not None)
-    )
+    is_unwanted = operation is not None and operation.interrupted is not None
+    return is_unwanted or any(word.value for word in (_ended, *failures))
 
 
 def require_going_on(*failures: ctypes.c_int64) -> None:
     """Raises why this thread is to end what it executes."""
     cancel_scopes.require_going_on()
-    if watch(*failures)():
+    if is_to_end(*failures):
         raise CancelledError("the work was interrupted")
 
 
@@ -161,7 +159,7 @@ def _fail(error: BaseException, job: int) -> int:
 
     keep(error)
     ctypes.c_int64.from_address(job + JOB["failure"]).value = FAILED_INTERRUPTED
-    cancel_scopes.ring()
+    stop_word.ring()
     return 0
 
 
@@ -182,7 +180,7 @@ def _first_looks() -> Generator[None, int, None]:
         try:
             if interruption is not None:
                 FUNCTION_TABLE[LOOK_IN] = _look_in().address
-                cancel_scopes.ring()
+                stop_word.ring()
                 again, interruption = raised_later(interruption), None
                 _ = [*again]  # Python looks for interrupts after calls and jumps, and would raise it here
             while True:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.base import cancel_scopes
+from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import CURRENT
 from jitree.errors import (
     CancelledError,
@@ -195,7 +195,7 @@ class Operation:
     def _is_not_wanted(self) -> None:
         if self.interrupted is None:
             self.interrupted = CancelledError(f"{self.name} was interrupted")
-            cancel_scopes.ring()
+            stop_word.ring()
 
     def _stop_before(self, error: BaseException) -> None:
         """As :meth:`stop`, but what a thread has begun is left to it."""
@@ -254,7 +254,7 @@ class Operation:
     def interrupt(self, failure: StatusError) -> None:
         """As :meth:`Producer.interrupt`."""
         self.interrupted = failure
-        cancel_scopes.ring()
+        stop_word.ring()
         post = self.post
         try:
             if self.queue.claim(self):

@@ -169,9 +169,8 @@ class WorkerContext:
         self._packed = packed
         self._reads_copies = packed is not None
         table = self._table = worker.context.table
-        table.is_halted = lambda: interrupts.watch(
-            job_failure(record[layout_of(WorkerContextRecord).word("dispatch")])
-        )()
+        place = layout_of(WorkerContextRecord).word("dispatch")
+        table.is_halted = lambda: interrupts.is_to_end(job_failure(record[place]))
         self._machine = Machine(table, worker.context.invoker.functions)
         if worker.context.table.readers:
             self._machine.seen = ()  # a workgroup that takes long goes on where the watchdog sees it

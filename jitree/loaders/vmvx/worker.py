@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.memory import may_be_copied, note_stores
@@ -217,7 +218,7 @@ class Worker:
 
     def heed(self, dispatch: int) -> None:
         """What runs next on this thread is to end when the job of this dispatch fails, or is interrupted."""
-        self.context.table.is_halted = interrupts.watch(job_failure(dispatch))
+        self.context.table.is_halted = partial(interrupts.is_to_end, job_failure(dispatch))
 
     def call(self, ordinal: int) -> GridCall:
         """The call of a kernel, given by its position in ``entries``."""

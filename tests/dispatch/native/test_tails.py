@@ -3,14 +3,11 @@ vectors."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from jitree.base import cancel_scopes, next_deadline
 from jitree.dispatch.native import tiering
 from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
@@ -30,15 +27,6 @@ def _matmul(text: Text, at: list[str]) -> None:
 
 
 MATMUL = load(module([Level(ROWS), Level(COLUMNS), Level(DEPTH)], _matmul))
-
-
-@pytest.fixture(autouse=True)
-def _no_rings() -> Iterator[None]:
-    """A new machine looks once after other calls of this process were ended, at the first branch."""
-    rings, cancel_scopes._words[0] = cancel_scopes._words[0], 0
-    next_deadline.put(math.inf)
-    yield
-    cancel_scopes._words[0] = rings
 
 
 class Looks:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.base.cancel_scopes import RINGS
 from jitree.base.memory import C_LIBRARY
-from jitree.base.next_deadline import DUE, count_by
+from jitree.base.stop_word import STOP, count_by
 from jitree.hal.command_layout import FUNCTIONS, JOB, SHARE
 from jitree.regs.memory import address_of, local_memory, zeroed
 
@@ -51,7 +50,7 @@ def _library_functions() -> array[int]:
     """A FUNCTIONS record."""
     names = (*tuple(FUNCTIONS.offsets)[:LOOK_IN], "labs")  # which does nothing: `interrupts` has what looks
     pointers = (ctypes.cast(getattr(C_LIBRARY, name), ctypes.c_void_p) for name in names)
-    return array("q", (*(pointer.value or 0 for pointer in pointers), 0, FIRST_LOOK_TICKS, RINGS, DUE))
+    return array("q", (*(pointer.value or 0 for pointer in pointers), 0, FIRST_LOOK_TICKS, STOP))
 
 
 FUNCTION_TABLE: Final = _library_functions()

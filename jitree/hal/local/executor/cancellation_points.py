@@ -1,8 +1,7 @@
 """Decides whether threads that run a job are to end it. Machine code.
 
-The thread that submitted the job, number 0, looks at the clock, at the number of rings and at the time of the
-next deadline, and has Python look where that is time. What ends the job is its failure, at which the other
-threads look.
+The thread that submitted the job, number 0, looks at the clock and at the word that says when to look, and
+has Python look where that is time. What ends the job is its failure, at which the other threads look.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ def is_to_end(job: Job, worker: int, now: int) -> bool:
     if worker == 0:
         if job.looked == 0:
             job.looked = now
-        rings = load64(job.functions.rings)
-        is_late = now >= load64(job.functions.due)
-        if is_late or rings != job.attended or now - job.looked >= job.functions.look_ticks:
-            job.attended = rings
+        stop = load64(job.functions.stop)
+        if stop != job.attended or now >= stop or now - job.looked >= job.functions.look_ticks:
+            job.attended = stop
             look_in(job)
             job.looked = ticks()
     return atomic_load(job.failure) != 0
@@ -46,7 +44,7 @@ def is_to_end_now(job: Job) -> bool:
 def is_to_end_before(job: Job, number: int) -> bool:
     """As :func:`is_to_end_now`, before the row or group of that number, from 0. The clock, which takes as
     long as a small row, is read for some of them."""
-    if number & ROWS_BETWEEN_LOOKS == 0 or load64(job.functions.rings) != job.attended:
+    if number & ROWS_BETWEEN_LOOKS == 0 or load64(job.functions.stop) != job.attended:
         return number != 0 and is_to_end_now(job)
     return False
 

@@ -253,7 +253,7 @@ def clock() -> int:
 def execute(job: Job) -> int:
     """Runs a whole list, sharing what pays if a thread team is free. 0 or FAILED_*."""
     job.looked = 0
-    job.attended = load64(job.functions.rings)
+    job.attended = load64(job.functions.stop)
     begun = begin_log(job) if job.log else 0
     mode = flush_denormals()
     team = job.team
