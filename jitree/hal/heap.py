@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -362,16 +363,6 @@ GUARD: Final = 64 << 20
 """Bytes without access after each buffer."""
 
 
-class _Pages:
-    """What a numpy array takes as the owner of memory that is mapped."""
-
-    def __init__(self, mapping: Mapping, size: int) -> None:
-        self._mapping = mapping
-        self.__array_interface__ = {
-            "version": 3, "typestr": "|u1", "shape": (size,), "data": (mapping.address, False),
-        }  # fmt: skip
-
-
 class GuardedAllocator(HeapAllocator):
     """Gives each buffer separate pages, which inaccessible ones follow: an overrun crashes at once.
 
@@ -386,7 +377,9 @@ class GuardedAllocator(HeapAllocator):
         room = page_up(max(taken, 1))
         mapping = Mapping(room + GUARD)
         mapping.protect(0, room, READ | WRITE)
-        return mapping.address + room - taken, taken, np.asarray(_Pages(mapping, room))
+        shown = {"version": 3, "typestr": "|u1", "shape": (room,), "data": (mapping.address, False)}
+        pages = SimpleNamespace(__array_interface__=shown, mapping=mapping)  # the array owns it
+        return mapping.address + room - taken, taken, np.asarray(pages)
 
     def _put(self, block: HeapBlock) -> None:
         """The pages go with the last reference."""
