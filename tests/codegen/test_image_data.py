@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import signal
+import threading
 import weakref
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from jitree.codegen import image
 from jitree.codegen.image import builder as background
 from jitree.codegen.image import cache, shipped
 from jitree.codegen.image.builder import BuilderThread
-from jitree.codegen.image.flat import Recipe, map_image, title_of
+from jitree.codegen.image.flat import SUFFIX, Recipe, map_image, title_of
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.worklist import WorkList
 from jitree.errors import AlreadyExistsError, UnavailableError
 from tests.codegen.images import built
+from tests.hal.helpers import wait_until
 
 
 def recipe(generator: str, *data: bytes) -> Recipe:
@@ -62,6 +64,24 @@ def test_starting_a_builder_gives_way(folder: Path, monkeypatch: pytest.MonkeyPa
     assert steps[::2] == ["-"] * (len(steps) // 2)
 
 
+def test_a_builder_has_the_folder_of_when_it_was_wanted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread may come late, where other programs are at work."""
+    wanted = threading.Event()
+    monkeypatch.setattr(background, "give_way", lambda: wanted.wait(60))
+    sample = recipe("sum_of_constants", b"7")
+    starting = BuilderThread([sample], [key_of(sample)], key_of(sample), 0, None)
+    starting.start()
+    other = tmp_path / "other"
+    monkeypatch.setenv("JITREE_CACHE_DIR", str(other))
+    starting.begin([key_of(sample)], 0)
+    wanted.set()
+    starting.join()
+    wait_until(starting.has_ended)
+    assert starting.has_built() and list(folder.glob(f"*{SUFFIX}")) and not list(other.glob("*"))
+
+
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="Linux without groups of sessions")
 def test_a_builder_goes_after_other_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its niceness says nothing to the calls of this one where Linux divides the processors by sessions."""
@@ -76,7 +96,7 @@ def test_a_builder_goes_after_other_sessions(monkeypatch: pytest.MonkeyPatch) ->
 def start_builder(sample: Recipe, niceness: int) -> background.Builder | None:
     key, work = key_of(sample), WorkList.create(1)
     try:
-        return background.start_builder([sample], [key], key, niceness, work)
+        return background.start_builder([sample], [key], key, niceness, work, cache.path_of(sample, key))
     finally:
         work.close()
 

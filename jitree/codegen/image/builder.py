@@ -129,15 +129,20 @@ def look_for_ended() -> None:
 
 
 def start_builder(
-    recipes: Sequence[Recipe], keys: Sequence[bytes], key: bytes, niceness: int, work: WorkList
+    recipes: Sequence[Recipe],
+    keys: Sequence[bytes],
+    key: bytes,
+    niceness: int,
+    work: WorkList,
+    target: Path,
 ) -> Builder | None:
     """Starts a builder, which outlives this process once it has something to build; None when another process
-    is building or has built. ``key`` is the builder's own, ``work`` the list that it takes images from.
+    is building or has built. ``key`` and ``target`` are the builder's own, a path in the cache is the latter;
+    ``work`` is the list that it takes images from.
 
     OSError if the cache folder is not writable or no process can be started.
     """
     look_for_ended()
-    target = cache.path_of(recipes[0], key)
     folder, log_path = str(target.parent), target.with_suffix(cache.LOG_SUFFIX)
     private_files.make_folder(folder)
     with private_files.opened(folder) as directory:
@@ -212,7 +217,8 @@ class BuilderThread(Thread):
         super().__init__(name=f"jitree-builder-{recipes[0].name}")
         self.work = WorkList.create(len(recipes))
         self._numbers = {key: number for number, key in enumerate(keys)}
-        self._arguments = recipes, keys, key, niceness, self.work
+        target = cache.path_of(recipes[0], key)  # now: the folder may be another one when the thread runs
+        self._arguments = recipes, keys, key, niceness, self.work, target
         self._builds = builds
         self._niceness = niceness
         self.is_waiting = True
