@@ -75,8 +75,8 @@ class Explanation(Unique):
     """The last call of a function that was looked at. :meth:`stop`, or the end of a ``with`` block, makes its
     calls as fast as before."""
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    def __init__(self, function: Function, watcher: CallWatcher) -> None:
+        self._function, self._watcher = function, watcher
         self.calls = 0
         """How many calls have been looked at; 0: there is nothing to say yet."""
         self.failures = 0
@@ -102,9 +102,7 @@ class Explanation(Unique):
 
     def stop(self) -> None:
         """Looks at no further calls."""
-        for reader in self._function.readers:
-            if isinstance(reader, CallWatcher):
-                stop_listening(self._function, reader)
+        stop_listening(self._function, self._watcher)
 
     def __enter__(self) -> Explanation:
         return self
@@ -138,7 +136,7 @@ class CallWatcher(EventReader):
     """Reads the calls of a function that is being explained."""
 
     def __init__(self, function: Function) -> None:
-        self.explanation = Explanation(function)
+        self.explanation = Explanation(function, self)
         self._function = function
         self._looks: dict[CallEvent, _Look] = {}
         """At calls in progress."""

@@ -7,8 +7,7 @@ while nothing looks: that is all that its code tests. What has readers is done w
 from __future__ import annotations
 
 from _thread import _local
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from jitree.base.arguments import shown
@@ -87,11 +86,9 @@ class EventReader:
 
     def begins(self, event: Any) -> None:
         """Is told on the thread that does it. What this raises ends it."""
-        return None
 
     def ends(self, event: Any) -> None:
         """It has been done. A call has ended, however, even if a reader was not told that it begins."""
-        return None
 
 
 _changing: Final = guard()
@@ -141,16 +138,6 @@ def is_reading() -> bool:
     return _this_thread.is_reading
 
 
-@contextmanager
-def unobserved() -> Iterator[None]:
-    """What this thread submits inside is not told."""
-    outer, _this_thread.is_reading = _this_thread.is_reading, True
-    try:
-        yield
-    finally:
-        _this_thread.is_reading = outer
-
-
 class telling:
     """Tells readers that a call begins, and that it ends."""
 
@@ -175,22 +162,23 @@ class telling:
 
 def perform(event: ObservedEvent, readers: Sequence[EventReader], work: Callable[[], object]) -> None:
     """Does a step of a device and tells its readers."""
-    with _ToldOf(event):
+    with unobserved(event):
         for reader in readers:
             reader.begins(event)
     work()
-    with _ToldOf(event):
+    with unobserved(event):
         for reader in readers:
             reader.ends(event)
 
 
-class _ToldOf:
-    """As :func:`unobserved`. Fences carry statuses only: what else a reader raises goes with one to the call
-    that waits. A generator would raise it without one if it is a StopIteration."""
+class unobserved:
+    """What this thread submits inside is not told. Fences carry statuses only: what else a reader raises of
+    an event goes with one to the call that waits. A generator would raise it without one if it is a
+    StopIteration."""
 
     __slots__ = ("_event", "_outer")
 
-    def __init__(self, event: ObservedEvent) -> None:
+    def __init__(self, event: ObservedEvent | None = None) -> None:
         self._event = event
 
     def __enter__(self) -> None:
@@ -198,7 +186,9 @@ class _ToldOf:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         _this_thread.is_reading = self._outer
-        if not isinstance(error, Exception) or isinstance(error, StatusError) or is_interruption(error):
+        if self._event is None or not isinstance(error, Exception):
+            return
+        if isinstance(error, StatusError) or is_interruption(error):
             return
         from jitree.base.folding import fold_tracebacks
 

@@ -74,8 +74,7 @@ class Invoker(ContextGate):
 
     def __init__(self, table: HandleTable, engine: Engine, lock: threading.RLock | None = None) -> None:
         super().__init__(lock)
-        self.table = table
-        self.engine = engine
+        self.table, self.engine = table, engine
         self.functions = FunctionRecords()
         self.closed = False
         self.end_call: Callable[[BaseException | None], object] = bool
@@ -89,8 +88,7 @@ class Invoker(ContextGate):
 
     @property
     def ready(self) -> Machine | None:
-        """The machine of direct calls, if one may be made now: nothing of the context runs, and the machine
-        waits for nothing."""
+        """The machine of direct calls, if nothing of the context runs and the machine waits for nothing."""
         return self._direct if self.gate[READY] else None
 
     def require_open(self) -> None:
@@ -300,7 +298,14 @@ class Invoker(ContextGate):
         if isinstance(function, BytecodeFunction):
             take, start = partial(self._take_machine, policy), partial(function.begin, arguments=arguments)
             return self._run(function, take, start, function.unpack, self._give_back)
-        return self._run_host(object_of("function", function, VmFunction), arguments)
+        call = self._run_host(object_of("function", function, VmFunction), arguments)
+        return self._host_told(call, function.full_name, arguments) if self.table.readers else call
+
+    def _host_told(self, call: Call, name: str, arguments: Sequence[object]) -> Call:
+        from jitree.base.events import CALL, CallEvent, telling
+
+        with telling(self.table.readers, CallEvent(CALL, name, arguments)):
+            return (yield from call)
 
     def _run(
         self,
@@ -351,9 +356,7 @@ class Invoker(ContextGate):
                 self._add_shortcomings(error)
                 raise
 
-    def _told(
-        self, function: BytecodeFunction, machine: Machine, start: Callable[[Machine], object]
-    ) -> Iterator[Awaited]:
+    def _told(self, function: VmFunction, machine: Machine, start: object) -> Iterator[Awaited]:
         """Runs a call and tells readers of it, and of its parts."""
         from jitree.base.events import CALL, PART, CallEvent, telling
 

@@ -123,7 +123,7 @@ class CallWatch(EventReader):
 
     def begins(self, event: CallEvent) -> None:
         dog = self._current()
-        if event.kind == CALL and dog is not None:
+        if event.kind == CALL and event.machine is not None and dog is not None:
             event.machine.seen = ()
             event.machine.limit_time(FIRST_TIME)
             self._running[event] = dog.enter("running", partial(describe_call, event.name, event.machine))

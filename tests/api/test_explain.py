@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import jitree
-from jitree import Session
+from jitree import HostExport, HostModule, Session
 from jitree.api.explain import Explanation
 from jitree.api.function import Function
 from jitree.api.module import Module
@@ -22,6 +23,23 @@ TOKEN = np.full(8, 3, np.float32)
 @pytest.fixture
 def module(session: Session) -> Module:
     return session.load(CACHES)
+
+
+class Doubling(HostModule):
+    """A module whose functions are Python's."""
+
+    name = "doubling"
+
+    def exports(self) -> Iterable[HostExport]:
+        return [HostExport("twice", "0r_r", lambda state, view: view)]
+
+
+def test_functions_of_python_are_explained_too(session: Session) -> None:
+    session.append_module(Doubling())
+    explanation = session.explain("doubling.twice")
+    session["doubling.twice"](session.to_device(TOKEN))
+    assert [(item.bytes, item.copied) for item in explanation.arguments] == [(32, 0)]
+    assert explanation.calls == 1 and explanation.failures == 0
 
 
 def explained(session: Session, name: str, *arguments: Any, **named: Any) -> Explanation:
