@@ -26,7 +26,7 @@ from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from jitree.api.array_conversion import ConvertingFunction
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jitree.api.calls.overlaps import Pairs
     from jitree.api.calls.packing import Unpacker
     from jitree.api.calls.workspace import KnownSizes
-    from jitree.base.events import EventReader
+    from jitree.base.events import CallEvent, EventReader
     from jitree.dispatch.context import Context
     from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
@@ -129,6 +129,8 @@ class Function(Remade):
         """Those of its calls; Python makes them while there are any."""
         self._twin: Function | None = None
         """By which machine code makes calls that readers are told of, unless they need Python."""
+        self._event: Callable[..., CallEvent] | None = None
+        """Makes what readers are told of a call."""
         self._vm_function = vm_function
         convention = vm_function.convention
         self._packers = tuple(
@@ -288,6 +290,7 @@ class Function(Remade):
     def _call_told(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call that readers are told of."""
         readers, make = self.readers, self._twin
+        assert self._event is not None
         call = self._event(arguments, named)
         try:
             for reader in readers:
