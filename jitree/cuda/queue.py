@@ -30,8 +30,7 @@ from jitree.errors import (
     again,
     is_interruption,
 )
-from jitree.hal.checks import check_fences
-from jitree.hal.fence import Fence
+from jitree.hal.fence import Fence, check_fences
 from jitree.hal.profiling import now
 from jitree.hal.semaphore import ReachedCallback, Timepoint
 from jitree.hal.waiting import Countdown, Producer, WaitMode, are_held_up, pending_producers

@@ -12,7 +12,14 @@ import numpy as np
 from jitree.base.arguments import integer
 from jitree.base.finalizers import Finalizer, Unique, guard
 from jitree.errors import OutOfRangeError, PermissionDeniedError
-from jitree.hal.enums import NOTHING, WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
+from jitree.hal.enums import (
+    NOTHING,
+    WHOLE_BUFFER,
+    BufferUsage,
+    MemoryAccess,
+    MemoryType,
+    names,
+)
 from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON, PLACE_SHIFT
 from jitree.types import ENCODING_DENSE, format_shaped_type
 from jitree.types import element_type as _element_type
@@ -114,16 +121,24 @@ class Allocation(Finalizer, Unique):
             return self._owners == 0
 
 
+def length_inside(available: int, offset: int, length: int) -> int:
+    """The length of a range with WHOLE_BUFFER resolved, -1 where it is not inside so many bytes: a rule of
+    :mod:`jitree.hal.checks`."""
+    rest = available - offset
+    if length == WHOLE_BUFFER:
+        length = rest
+    return length if offset >= 0 and 0 <= length <= rest else -1
+
+
 def _inside(whole: int, offset: int, length: int) -> int:
     """As :meth:`Buffer.range`, for a buffer of ``whole`` bytes."""
     if type(offset) is not int or type(length) is not int:  # numpy's integers wrap around
         offset, length = integer("offset", offset), integer("length", length)
-    available = whole - offset
-    if length == WHOLE_BUFFER:
-        length = available
-    if offset < 0 or not 0 <= length <= available:
-        raise OutOfRangeError(f"bytes {offset} to {offset + length} are outside a buffer of {whole} bytes")
-    return length
+    inside = length_inside(whole, offset, length)
+    if inside < 0:
+        end = whole if length == WHOLE_BUFFER else offset + length
+        raise OutOfRangeError(f"bytes {offset} to {end} are outside a buffer of {whole} bytes")
+    return inside
 
 
 class Buffer(Unique):
@@ -142,12 +157,15 @@ class Buffer(Unique):
 
     def __init__(self, allocation: Allocation, byte_offset: int = 0, byte_length: int = WHOLE_BUFFER) -> None:
         """OUT_OF_RANGE for a range that is not inside."""
-        byte_length = _inside(allocation.byte_length, byte_offset, byte_length)
+        whole = allocation.byte_length
+        are_numbers = type(byte_offset) is int and type(byte_length) is int
+        if not are_numbers or byte_offset or byte_length != WHOLE_BUFFER:
+            whole = _inside(whole, byte_offset, byte_length)
         self.allocation = allocation
         self.address = allocation.address + byte_offset
         self.host_address = None if allocation.host_address is None else allocation.host_address + byte_offset
         self.byte_offset = byte_offset
-        self.byte_length = byte_length
+        self.byte_length = whole
         self.memory_type = allocation.memory_type
         self.allowed_usage = allocation.allowed_usage
         self.allowed_access = allocation.allowed_access
@@ -218,12 +236,6 @@ class Buffer(Unique):
     def host_view(self) -> memoryview:
         """As :meth:`host_array`, as a memoryview of bytes."""
         return self.host_array().data
-
-    def overlaps(self, offset: int, other: Buffer, other_offset: int, length: int) -> bool:
-        """Whether equally long ranges of this and another buffer share bytes."""
-        first = self.address + offset
-        second = other.address + other_offset
-        return first < second + length and second < first + length
 
     def preserve(self) -> None:
         self.allocation.preserve()

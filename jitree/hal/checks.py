@@ -1,54 +1,228 @@
-"""Checks ranges and flags for recorded commands and queue operations."""
+"""Decide what commands, queue operations and imports refuse, in Python and in machine code.
+
+A rule is a function on integers, the only statement of a check: 0, or the number of a refusal, for which
+``refusals.tsv`` has status and text. Machine code that is refused leaves the call to Python, which raises it.
+"""
 
 from __future__ import annotations
 
-from jitree.base.arguments import contents, integer, object_of
-from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
-from jitree.hal.buffer import Buffer
-from jitree.hal.enums import MAXIMUM_UPDATE, WHOLE_BUFFER, BufferUsage, MemoryAccess, names
-from jitree.hal.fence import Fence
+import os
+from functools import cache
+from typing import Final
+
+from jitree.base.arguments import contents, integer
+from jitree.errors import StatusCode, StatusError, status_error
+from jitree.hal import command_layout, enums
+from jitree.hal.buffer import Buffer, length_inside
+from jitree.hal.command_layout import MAXIMUM_COUNT_Z, MAXIMUM_WORKGROUPS
+from jitree.hal.enums import (
+    MAXIMUM_CONSTANTS,
+    MAXIMUM_SET_BINDINGS,
+    MAXIMUM_UPDATE,
+    WHOLE_BUFFER,
+)
+from jitree.types import CLASS_INTEGER, CLASS_OPAQUE, ENCODING_OPAQUE, element_type
+
+PATTERN_SIZE: Final = 2
+PATTERN_RANGE: Final = 3
+UPDATE_SIZE: Final = 4
+UPDATE_SOURCE: Final = 5
+OVERLAP: Final = 6
+USAGE: Final = 7
+ACCESS: Final = 8
+SLOT: Final = 9
+SLOT_RANGE: Final = 10
+WORKGROUPS: Final = 11
+MISALIGNED: Final = 12
+CONSTANTS: Final = 13
+BINDING: Final = 14
+ENCODING: Final = 15
+ELEMENT_TYPE: Final = 16
+RANK: Final = 17
+DIMENSION: Final = 18
+SHORT_BUFFER: Final = 19
+MEMORY_TYPE: Final = 20
+BUFFER_USAGE: Final = 21
+SCALAR_SIZE: Final = 22
+OUTSIDE_BUFFER: Final = 23
+SCALAR_ACCESS: Final = 24
+FLAGS: Final = 25
+OUTSIDE_SLOT: Final = 26
+OUTSIDE_ENTRY: Final = 27
+NO_ENTRY: Final = 28
+UNBOUND_SLOT: Final = 29
+STATED_COUNT: Final = 30
+CREATION: Final = 31
+CATEGORY: Final = 32
+INLINE_WAIT: Final = 33
+OPEN_GROUPS: Final = 34
+
+_INTEGERS: Final = CLASS_INTEGER >> 2
+"""The four classes of integers differ in the two bits below."""
+
+
+# -- rules ---------------------------------------------------------------------------------------------
+
+
+def fill_refusal(place: int, length: int, size: int) -> int:
+    """Why a fill at an offset or address is refused. A length that is not known yet (the rest of a slot)
+    passes."""
+    if size != 1 and size != 2 and size != 4:
+        return PATTERN_SIZE
+    if place & (size - 1) or (length != WHOLE_BUFFER and length & (size - 1)):
+        return PATTERN_RANGE
+    return 0
+
+
+def update_refusal(available: int, offset: int, length: int) -> int:
+    """Why so many bytes of a source cannot be captured."""
+    if length > MAXIMUM_UPDATE:
+        return UPDATE_SIZE
+    return UPDATE_SOURCE if length < 0 or length_inside(available, offset, length) < 0 else 0
+
+
+def are_apart(first: int, second: int, length: int) -> bool:
+    """Whether ranges of one length share no bytes."""
+    return first >= second + length or second >= first + length
+
+
+def use_refusal(usage: int, allowed_usage: int, access: int, allowed_access: int) -> int:
+    """Why a buffer may not be used or accessed like that."""
+    if usage & ~allowed_usage:
+        return USAGE
+    return ACCESS if access & ~allowed_access else 0
+
+
+def slot_refusal(capacity: int, slot: int, offset: int, length: int) -> int:
+    """Why a command cannot refer to a range of a slot."""
+    if not 0 <= slot < capacity:
+        return SLOT
+    return SLOT_RANGE if offset < 0 or length < WHOLE_BUFFER else 0
+
+
+def is_aligned(address: int, length: int, alignment: int) -> bool:
+    """Whether a command can use a range; an empty one lies anywhere."""
+    return address & (alignment - 1) == 0 or length == 0
+
+
+def workgroups_refusal(x: int, y: int, z: int) -> int:
+    """Why no dispatch can have so many workgroups."""
+    if (x | y | z) >> 32 != 0 or z > MAXIMUM_COUNT_Z or _are_more(x, y) or _are_more(x * y, z):
+        return WORKGROUPS
+    return 0
+
+
+def _are_more(first: int, second: int) -> bool:
+    """Whether a product exceeds MAXIMUM_WORKGROUPS; one of the high bits is below 2^63."""
+    return (first >> 16) * second > MAXIMUM_WORKGROUPS >> 16 or first * second > MAXIMUM_WORKGROUPS
+
+
+def constants_refusal(first: int, count: int) -> int:
+    """Why so many words from the first one on are none that a program can push."""
+    return 0 if first >= 0 and 0 <= count <= MAXIMUM_CONSTANTS - first else CONSTANTS
+
+
+def binding_refusal(binding: int) -> int:
+    """Why a set has no binding of that number."""
+    return 0 if 0 <= binding < MAXIMUM_SET_BINDINGS else BINDING
+
+
+def compatible_elements(actual: int, expected: int) -> bool:
+    """Whether elements of one type can be read as another: integers as those of any sign, opaque ones as any,
+    all of the same width. 0 says nothing about elements."""
+    if actual == expected or actual == 0:
+        return True
+    if (actual ^ expected) & 0xFF:
+        return False
+    kind = actual >> 24
+    return kind == CLASS_OPAQUE or kind >> 2 == expected >> 26 == _INTEGERS
+
+
+def tensor_refusal(encoding: int, wanted: int, actual_type: int, wanted_type: int) -> int:
+    """Why a tensor cannot be read with an encoding and an element type. An opaque encoding can be any."""
+    if encoding != wanted and encoding != ENCODING_OPAQUE:
+        return ENCODING
+    return 0 if compatible_elements(actual_type, wanted_type) else ELEMENT_TYPE
+
+
+def buffer_refusal(
+    length: int, least: int, memory_type: int, wanted_type: int, usage: int, wanted_usage: int
+) -> int:
+    """Why a buffer is not what a program demands: its length, and all bits of memory type and usage."""
+    if length < least:
+        return SHORT_BUFFER
+    if wanted_type & ~memory_type:
+        return MEMORY_TYPE
+    return BUFFER_USAGE if wanted_usage & ~usage else 0
+
+
+def scalar_refusal(available: int, offset: int, length: int, access: int, allowed: int) -> int:
+    """Why the host cannot access a scalar in a buffer."""
+    if not 0 <= length <= 4:
+        return SCALAR_SIZE
+    if length_inside(available, offset, length) < 0:
+        return OUTSIDE_BUFFER
+    return 0 if allowed & access else SCALAR_ACCESS
+
+
+# -- refusals ------------------------------------------------------------------------------------------
+
+
+@cache
+def refusals() -> dict[int, list[str]]:
+    """Name, status, text and perhaps a second text, by number. Texts are f-strings of operands, of
+    :mod:`~jitree.hal.enums` and of :func:`type_text`."""
+    with open(os.path.join(os.path.dirname(__file__), "refusals.tsv"), encoding="utf-8") as file:
+        rows = [line.split("\t") for line in file.read().splitlines() if line[0] != "#"]
+    return {int(number): row for number, *row in rows}
+
+
+def refused(number: int, **operands: object) -> StatusError:
+    """The error of a refusal."""
+    _, status, *texts = refusals()[number]
+    scope = {**vars(enums), **vars(command_layout), "type_text": type_text, **operands}
+    return status_error(StatusCode[status], *(eval(f"f{text!r}", scope) for text in texts))
+
+
+def require(refusal: int, **operands: object) -> None:
+    """Raises a refusal if it is one."""
+    if refusal:
+        raise refused(refusal, **operands)
+
+
+def require_inside(refusal: int, available: int, offset: int, length: int, **operands: object) -> int:
+    """The length of a range with WHOLE_BUFFER resolved; the refusal where it is not inside so many bytes."""
+    inside = length_inside(available, offset, length)
+    if inside < 0:
+        length = available - offset if length == WHOLE_BUFFER else length
+        raise refused(refusal, available=available, offset=offset, length=length, **operands)
+    return inside
+
+
+def type_text(code: int) -> str:
+    return f"{element_type(code).name} ({code & 0xFFFFFFFF:08x})"
+
+
+# -- checks by Python ----------------------------------------------------------------------------------
 
 
 def check_flags(command: str, flags: int) -> None:
     """INVALID_ARGUMENT for any flags: the operation has none."""
     if integer("flags", flags):
-        raise InvalidArgumentError(f"{command}: unknown flags {flags:#x}")
-
-
-def check_fences(wait: Fence | None, signal: Fence | None) -> None:
-    """INVALID_ARGUMENT for what is no fence."""
-    if wait is not None:
-        object_of("wait", wait, Fence)
-    if signal is not None:
-        object_of("signal", signal, Fence)
+        raise refused(FLAGS, command=command, flags=flags)
 
 
 def check_buffer(buffer: Buffer, command: str, usage: int, access: int) -> None:
     """PERMISSION_DENIED when the buffer may not be used or accessed like that."""
-    missing = usage & ~buffer.allowed_usage
-    if missing:
-        raise PermissionDeniedError(
-            f"{command}: the buffer was not allocated with usage {names(BufferUsage(missing))}"
-        )
-    missing = access & ~buffer.allowed_access
-    if missing:
-        access_names = names(MemoryAccess(missing))
-        raise PermissionDeniedError(f"{command}: the buffer does not allow access {access_names}")
+    refusal = use_refusal(usage, buffer.allowed_usage, access, buffer.allowed_access)
+    if refusal:
+        missing = usage & ~buffer.allowed_usage if refusal == USAGE else access & ~buffer.allowed_access
+        raise refused(refusal, command=command, missing=missing)
 
 
-def check_fill(offset: int, length: int, pattern_length: int) -> None:
-    """Checks a fill's pattern and its range. INVALID_ARGUMENT for pattern lengths other than 1, 2 and 4 and
-    for ranges that are no multiples of them.
-
-    A length that is not known yet (the rest of a binding table slot) passes.
-    """
-    if pattern_length not in (1, 2, 4):
-        raise InvalidArgumentError(f"a fill pattern of {pattern_length} bytes; must be 1, 2 or 4")
-    if offset % pattern_length or (length != WHOLE_BUFFER and length % pattern_length):
-        raise InvalidArgumentError(
-            f"a fill at offset {offset} of {length} bytes; both must be multiples of the "
-            f"{pattern_length} bytes of the pattern"
-        )
+def check_fill(offset: int, length: int, size: int) -> None:
+    """INVALID_ARGUMENT as :func:`fill_refusal`."""
+    require(fill_refusal(offset, length, size), offset=offset, length=length, size=size)
 
 
 def check_overlap(
@@ -56,14 +230,10 @@ def check_overlap(
 ) -> bool:
     """Whether a copy changes anything; INVALID_ARGUMENT when it would overlap itself. A range onto itself
     changes nothing, and a program that puts a result where its caller wants it makes such copies."""
-    if not source.overlaps(source_offset, target, target_offset, length):
-        return True
-    if source.address + source_offset == target.address + target_offset:
-        return False
-    raise InvalidArgumentError(
-        f"a copy of {length} bytes from offset {source_offset} to {target_offset} of the same memory "
-        "overlaps itself"
-    )
+    first, second = source.address + source_offset, target.address + target_offset
+    if first != second and not are_apart(first, second, length):
+        raise refused(OVERLAP, source_offset=source_offset, target_offset=target_offset, length=length)
+    return first != second or length == 0
 
 
 def update_contents(source: memoryview, source_offset: int, length: int) -> memoryview:
@@ -74,11 +244,6 @@ def update_contents(source: memoryview, source_offset: int, length: int) -> memo
     view = contents("source", source)
     if length == WHOLE_BUFFER:
         length = view.nbytes - source_offset
-    if length > MAXIMUM_UPDATE:
-        raise InvalidArgumentError(f"an update of {length} bytes; at most {MAXIMUM_UPDATE}")
-    if source_offset < 0 or length < 0 or source_offset + length > view.nbytes:
-        raise OutOfRangeError(
-            f"bytes {source_offset} to {source_offset + length} are outside the update's source of "
-            f"{view.nbytes} bytes"
-        )
+    refusal = update_refusal(view.nbytes, source_offset, length)
+    require(refusal, available=view.nbytes, offset=source_offset, length=length)
     return view[source_offset : source_offset + length]

@@ -131,10 +131,7 @@ class CommandBuffer(Unique, abc.ABC):
         modes, categories = integer("modes", modes), integer("categories", categories)
         binding_capacity = integer("binding_capacity", binding_capacity)
         if not categories & CommandCategory.ANY or binding_capacity < 0:
-            raise InvalidArgumentError(
-                f"a command buffer needs a category (1 transfer, 2 dispatch; got {categories}) and a binding "
-                f"capacity of 0 or more (got {binding_capacity})"
-            )
+            raise checks.refused(checks.CREATION, categories=categories, capacity=binding_capacity)
         self.modes = modes
         self.categories = categories
         self.queue_affinity = integer("queue_affinity", queue_affinity)
@@ -152,9 +149,7 @@ class CommandBuffer(Unique, abc.ABC):
         """Ends recording. FAILED_PRECONDITION when it has ended or a debug group is open."""
         self._begin("finalize", 0)
         if self._open_groups:
-            raise FailedPreconditionError(
-                f"a command buffer was finalized with {self._open_groups} debug groups still open"
-            )
+            raise checks.refused(checks.OPEN_GROUPS, count=self._open_groups)
         self.recording = False
 
     def begin_debug_group(self, label: str) -> None:
@@ -312,9 +307,7 @@ class CommandBuffer(Unique, abc.ABC):
         if self.recording:
             raise FailedPreconditionError("a command buffer must be finalized before it is submitted")
         if waits and self.modes & _INLINE:
-            raise InvalidArgumentError(
-                "a command buffer that allows inline execution was submitted with a wait fence"
-            )
+            raise checks.refused(checks.INLINE_WAIT)
 
     def mark_submitted(self) -> None:
         """Notes a submission that cannot fail any more. FAILED_PRECONDITION for a ONE_SHOT one's second
@@ -345,10 +338,7 @@ class CommandBuffer(Unique, abc.ABC):
         for slot, (usage, access) in sorted(self._slots.items()):
             entry = entries[slot] if slot < len(entries) else None
             if entry is None:
-                raise InvalidArgumentError(
-                    f"the command buffer uses slot {slot} of the binding table, which has no buffer there "
-                    f"({len(entries)} entries)"
-                )
+                raise checks.refused(checks.UNBOUND_SLOT, slot=slot, count=len(entries))
             checks.check_buffer(entry[0], f"slot {slot}", usage, access)
         for source, target in self._copies:
             _check_slot_copy(entries, source, target)
@@ -360,10 +350,8 @@ class CommandBuffer(Unique, abc.ABC):
         if not self.recording:
             raise FailedPreconditionError(f"{command}: the command buffer has been finalized")
         if category & ~self.categories:
-            raise FailedPreconditionError(
-                f"{command} needs a command buffer of category {names(CommandCategory(category))}, this has "
-                f"{names(CommandCategory(self.categories))}"
-            )
+            wanted, own = names(CommandCategory(category)), names(CommandCategory(self.categories))
+            raise checks.refused(checks.CATEGORY, command=command, wanted=wanted, own=own)
 
     def _check(self, reference: Reference, command: str, usage: int, access: int) -> Reference:
         slot, buffer, offset, length = reference
@@ -371,12 +359,10 @@ class CommandBuffer(Unique, abc.ABC):
             if usage | access:
                 checks.check_buffer(buffer, command, usage, access)
             return slot, buffer, offset, buffer.range(offset, length)
-        if not 0 <= slot < self.binding_capacity:
-            raise OutOfRangeError(
-                f"{command}: slot {slot} of a command buffer that was created for {self.binding_capacity}"
-            )
-        if offset < 0 or length < WHOLE_BUFFER:
-            raise OutOfRangeError(f"{command}: offset {offset}, length {length} of slot {slot}")
+        capacity = self.binding_capacity
+        if refusal := checks.slot_refusal(capacity, slot, offset, length):
+            place = {"slot": slot, "offset": offset, "length": length}
+            raise checks.refused(refusal, command=command, capacity=capacity, **place)
         self.require_slot(slot, usage, access)
         return reference
 
@@ -449,10 +435,8 @@ class CommandBuffer(Unique, abc.ABC):
 
 def _check_count(what: str, stated: int | None, count: int, executable: Executable, function: int) -> None:
     if stated is not None and stated != count:
-        raise InvalidArgumentError(
-            f"dispatch of '{executable.function_name(function)}' with {count} {what}; the executable states "
-            f"{stated}"
-        )
+        name = executable.function_name(function)
+        raise checks.refused(checks.STATED_COUNT, name=name, what=what, count=count, stated=stated)
 
 
 def _check_slot_copy(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from jitree.base.layout import rows_of
 from jitree.base.records import NamedTuple
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, pass_interruption
+from jitree.errors import FailedPreconditionError, pass_interruption
+from jitree.hal import checks
 from jitree.hal.allocator import Charge, HostMemory
 from jitree.hal.command_buffer import CommandBuffer, Dispatch, Reference
 from jitree.hal.command_layout import (
@@ -27,12 +28,9 @@ from jitree.hal.command_layout import (
     KIND_FILL,
     KIND_UPDATE,
     LIST,
-    MAXIMUM_COUNT_Z,
-    MAXIMUM_WORKGROUPS,
     PATCH,
     SLOT,
 )
-from jitree.hal.enums import WHOLE_BUFFER
 from jitree.hal.executable import Executable
 
 if TYPE_CHECKING:
@@ -288,8 +286,8 @@ class CommandList:
         index = len(self.addresses)
         slot, position, length, access = reference
         if slot < 0:
-            if position & alignment - 1 and length:
-                raise _misaligned(position, alignment)
+            if not checks.is_aligned(position, length, alignment):
+                raise checks.refused(checks.MISALIGNED, address=position, alignment=alignment)
             self.addresses.append(position)
             self.lengths.append(length)
             self.accesses.append(access)
@@ -303,40 +301,20 @@ class CommandList:
 
 def check_workgroups(x: int, y: int, z: int) -> None:
     """OUT_OF_RANGE for workgroup counts that no dispatch can have."""
-    if (x | y | z) < 0 or z > MAXIMUM_COUNT_Z or x * y * z > MAXIMUM_WORKGROUPS:
-        raise OutOfRangeError(
-            f"a dispatch of {x} x {y} x {z} workgroups: at most {MAXIMUM_COUNT_Z} in z and "
-            f"{MAXIMUM_WORKGROUPS} in all can be run"
-        )
+    checks.require(checks.workgroups_refusal(x, y, z), x=x, y=y, z=z)
 
 
 def _signed(word: int) -> int:
     return (word & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
 
 
-def _misaligned(address: int, alignment: int) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"a buffer range starts at address {address:#x}, which is not a multiple of {alignment} bytes as the "
-        "command needs; use offsets that are multiples of it"
-    )
-
-
 def _resolve(table: Sequence[Slot], slot: int, offset: int, length: int, mask: int) -> Slot:
     base, available, access = table[slot] if slot < len(table) else NO_SLOT
     if available < 0:
-        raise InvalidArgumentError(
-            f"the command buffer uses slot {slot} of the binding table, but the table of {len(table)} "
-            "entries has no buffer there"
-        )
-    if length == WHOLE_BUFFER:
-        length = available - offset
-    if offset < 0 or length < 0 or offset + length > available:
-        raise OutOfRangeError(
-            f"bytes {offset} to {offset + length} of slot {slot} of the binding table are outside its "
-            f"{available} bytes"
-        )
-    if (base + offset) & mask and length:
-        raise _misaligned(base + offset, mask + 1)
+        raise checks.refused(checks.NO_ENTRY, slot=slot, count=len(table))
+    length = checks.require_inside(checks.OUTSIDE_ENTRY, available, offset, length, slot=slot)
+    if not checks.is_aligned(base + offset, length, mask + 1):
+        raise checks.refused(checks.MISALIGNED, address=base + offset, alignment=mask + 1)
     return base + offset, length, access
 
 

@@ -252,3 +252,11 @@ def wait_fences(fences: Iterable[Fence | None], timeout: float | None = None) ->
     from jitree.hal.waiting import WaitMode, wait_for
 
     return StatusCode.OK if wait_for(points, WaitMode.ALL, timeout) else StatusCode.DEADLINE_EXCEEDED
+
+
+def check_fences(wait: Fence | None, signal: Fence | None) -> None:
+    """INVALID_ARGUMENT for what is no fence."""
+    if wait is not None:
+        object_of("wait", wait, Fence)
+    if signal is not None:
+        object_of("signal", signal, Fence)

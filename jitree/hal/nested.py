@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 from jitree.base.copying import ranges
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.errors import FailedPreconditionError, InvalidArgumentError
+from jitree.hal import checks
 from jitree.hal.allocator import HostMemory
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import BindingTable, Collective, CommandBuffer, Dispatch, Reference
-from jitree.hal.enums import WHOLE_BUFFER
 
 _REPLAY: Final = 512
 _WORD: Final = 48
@@ -115,10 +115,5 @@ class NestedCommandBuffer(CommandBuffer):
 
 def _inside(slot: int, entry: tuple[Buffer, int, int], offset: int, length: int) -> Reference:
     buffer, start, available = entry
-    if length == WHOLE_BUFFER:
-        length = available - offset
-    if not 0 <= offset <= offset + length <= available:
-        raise OutOfRangeError(
-            f"bytes {offset} to {offset + length} of slot {slot} are outside its {available} bytes"
-        )
+    length = checks.require_inside(checks.OUTSIDE_SLOT, available, offset, length, slot=slot)
     return slot, buffer, start + offset, length

@@ -24,10 +24,6 @@ def text(buffer: VmBuffer) -> str:
     return str(buffer.view, "utf-8", "backslashreplace")
 
 
-def unsigned32(value: int) -> int:
-    return value & 0xFFFFFFFF
-
-
 def unsigned64(value: int) -> int:
     return value & 0xFFFFFFFFFFFFFFFF
 

@@ -18,6 +18,7 @@ from jitree import Instance, Session
 from jitree.codegen import image
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
 from jitree.hal.buffer import Buffer, BufferView
+from jitree.hal.checks import compatible_elements
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator, size_class
 from jitree.hal.local import executor
@@ -142,30 +143,45 @@ def _told(result: object) -> object:
 )
 @given(program=programs())
 def test_programs_do_the_same_with_and_without_fast_paths(pair: Pair, program: Program) -> None:
+    compared(pair, program)
+
+
+def compared(pair: Pair, program: Program) -> Any:
+    """What a program does, with and without fast paths."""
     name = f"m{next(_numbers)}"
-    module = program.module(name)
-    pair.plain.load(module)
-    pair.fast.load(module)
+    for session in (pair.plain, pair.fast):
+        session.load(program.module(name))
     expected = outcome(pair.plain, name)
-    for _ in range(3):  # sites are bound in the first call, machine code is known from the second one on
+    for _ in range(4):  # sites are bound in the first call, machine code is known from the second one on
         assert outcome(pair.fast, name) == expected
+    return expected
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (16,), (2, 8), (3, 5), *ODD_SHAPES], ids=str)
 def test_views_do_not_exceed_their_buffer(pair: Pair, shape: tuple[int, ...]) -> None:
     """Machine code computes in 64 bits that wrap."""
-    program, name = Program(ROWS), f"m{next(_numbers)}"
+    program = Program(ROWS)
     placed = (0, DEVICE_LOCAL, USAGE, 64, 0)
     program.call("device.queue.alloca", DEVICE, -1, NULL, NULL, *placed, to=BUFFERS[0])
     program.call("device.queue.fill", DEVICE, -1, NULL, NULL, BUFFERS[0], 0, -1, 0, 1, 0)
     program.call("buffer_view.create", BUFFERS[0], 0, 64, F32, 1, [[d] for d in shape], to=VIEWS[0])
-    module = program.module(name)
-    pair.plain.load(module)
-    pair.fast.load(module)
-    expected = outcome(pair.plain, name)
-    assert (expected[0][0] == "OutOfRangeError") == (shape in ODD_SHAPES and 0 not in shape)
-    for _ in range(4):
-        assert outcome(pair.fast, name) == expected
+    assert (compared(pair, program)[0][0] == "OutOfRangeError") == (shape in ODD_SHAPES and 0 not in shape)
+
+
+@pytest.mark.parametrize("encoding", [0, 1, 2])
+@pytest.mark.parametrize("element_type", [F32, 0, 0x20, 0x10000020, 0x10000010, 0x13000020])
+@pytest.mark.parametrize("expected_type", [F32, 0x12000020])
+def test_what_a_view_is_taken_for(pair: Pair, element_type: int, encoding: int, expected_type: int) -> None:
+    """Opaque elements and encodings are taken for any; dimensions that a view does not have are 0."""
+    program = Program(ROWS)
+    program.call("buffer_view.buffer", FIRST, to=BUFFERS[0])
+    program.call("buffer_view.create", BUFFERS[0], 0, 64, element_type, encoding, [[2], [8]], to=FIRST)
+    for index in (0, 1, 2, -1, 8):
+        program.call("buffer_view.dim", FIRST, index)
+    program.call("buffer.load", BUFFERS[0], 64, 0)
+    program.call("buffer_view.assert", FIRST, TEXT_REGISTER, expected_type, 1, [[2], [8]])
+    agrees = compatible_elements(element_type, expected_type) and encoding in (0, 1)
+    assert (compared(pair, program)[0][0] == "InvalidArgumentError") == (not agrees)
 
 
 def whole_call(rows: dict[str, str]) -> Program:

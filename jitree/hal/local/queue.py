@@ -30,8 +30,7 @@ from jitree.base import cancel_scopes
 from jitree.base.finalizers import end_each, guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
-from jitree.hal.checks import check_fences
-from jitree.hal.fence import COMES_AFTER, Fence
+from jitree.hal.fence import COMES_AFTER, Fence, check_fences
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.operation import Operation
 from jitree.hal.local.queue_record import CLOSED, WAITS, QueueRecord

@@ -1,4 +1,4 @@
-"""Answer ``hal.buffer_view.*``: make, check and trace tensors."""
+"""Answer ``hal.buffer_view.*`` and ``hal.buffer.*``: tensors, and scalars in buffers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,31 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
+from jitree.hal import recording
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.modules.import_rows import text, unsigned32
-from jitree.types import CLASS_OPAQUE, INTEGER_CLASSES, element_type
+from jitree.hal.checks import (
+    DIMENSION,
+    ENCODING,
+    RANK,
+    buffer_refusal,
+    refused,
+    require,
+    scalar_refusal,
+    tensor_refusal,
+)
+from jitree.hal.checks import compatible_elements as compatible_elements
+from jitree.hal.checks import type_text as type_text
+from jitree.hal.device import Device
+from jitree.hal.enums import MemoryAccess
+from jitree.modules.import_rows import text
 
 if TYPE_CHECKING:
+    from jitree.hal.allocator import Allocator
     from jitree.modules.hal.module import HalState
     from jitree.regs.buffer import VmBuffer
 
 MAXIMUM_RANK: Final = 128
 MAXIMUM_TRACED: Final = 128
-_BITS: Final = 0xFF
-"""The bits of an element type's code that have the size of an element."""
 
 
 def create(
@@ -57,53 +70,23 @@ def check_view(
 
     Opaque encodings pass, and integers and opaque elements of equal width. None is a dimension of any size.
     """
-    if view.encoding not in (encoding, 0):
-        raise InvalidArgumentError(
-            f"{subject} encoding mismatch; expected {unsigned32(encoding):08x} but have "
-            f"{unsigned32(view.encoding):08x}"
-        )
-    if not compatible_elements(view.element_type, element_type):
-        raise InvalidArgumentError(
-            f"{subject} element type mismatch; expected {type_text(element_type)} but have "
-            f"{type_text(view.element_type)}"
-        )
+    refusal = tensor_refusal(view.encoding, encoding, view.element_type, element_type)
+    if refusal:
+        types = view.element_type, element_type
+        actual, wanted = (view.encoding, encoding) if refusal == ENCODING else types
+        raise refused(refusal, subject=subject, actual=actual, wanted=wanted)
     check_shape(view.shape, subject, shape)
-
-
-def compatible_elements(actual: int, expected: int) -> bool:
-    """Whether elements of one type can be read as another: integers as those of any sign, opaque ones as any,
-    all of the same width. 0 says nothing about elements."""
-    if actual in (expected, 0):
-        return True
-    if actual & _BITS != expected & _BITS:
-        return False
-    return actual >> 24 == CLASS_OPAQUE or (
-        actual >> 24 in INTEGER_CLASSES and expected >> 24 in INTEGER_CLASSES
-    )
 
 
 def check_shape(actual: Sequence[int], subject: str, expected: Sequence[int | None]) -> None:
     """INVALID_ARGUMENT unless the shapes agree; None is a dimension of any size."""
+    shapes = {"actual_shape": _shape_text(actual), "wanted_shape": _shape_text(expected)}
     if len(actual) != len(expected):
-        raise _shape_error(
-            f"{subject} shape rank mismatch; expected {_rank_text(len(expected))} but have "
-            f"{_rank_text(len(actual))}",
-            actual,
-            expected,
-        )
+        ranks = {"actual": _rank_text(len(actual)), "wanted": _rank_text(len(expected))}
+        raise refused(RANK, subject=subject, **ranks, **shapes)
     for index, (have, want) in enumerate(zip(actual, expected, strict=True)):
         if want is not None and have != want:
-            raise _shape_error(
-                f"{subject} shape dimension {index} mismatch; expected {want} but have {have}",
-                actual,
-                expected,
-            )
-
-
-def _shape_error(message: str, actual: Sequence[int], expected: Sequence[int | None]) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        message, f"expected shape `{_shape_text(expected)}`, actual shape `{_shape_text(actual)}`"
-    )
+            raise refused(DIMENSION, subject=subject, index=index, actual=have, wanted=want, **shapes)
 
 
 def _shape_text(shape: Sequence[int | None]) -> str:
@@ -112,10 +95,6 @@ def _shape_text(shape: Sequence[int | None]) -> str:
 
 def _rank_text(rank: int) -> str:
     return str(rank) if rank else "0 (scalar)"
-
-
-def type_text(code: int) -> str:
-    return f"{element_type(code).name} ({unsigned32(code):08x})"
 
 
 def dim(state: HalState, view: BufferView, index: int) -> int:
@@ -129,3 +108,50 @@ def trace(state: HalState, key: VmBuffer, views: Sequence[BufferView]) -> None:
         raise ResourceExhaustedError(f"a trace of {len(views)} buffer views; at most {MAXIMUM_TRACED}")
     if state.trace_sink is not None:
         state.trace_sink(text(key), views)
+
+
+# -- buffers -------------------------------------------------------------------------------------------
+
+
+def buffer_assert(
+    state: HalState,
+    buffer: Buffer,
+    message: VmBuffer,
+    allocator: Allocator,
+    minimum_length: int,
+    memory_types: int,
+    usage: int,
+) -> None:
+    """What a program demands of a caller's buffer: length, and all of the memory and usage bits."""
+    refusal = buffer_refusal(
+        buffer.byte_length, minimum_length, buffer.memory_type, memory_types, buffer.allowed_usage, usage
+    )
+    if refusal:
+        wanted = {"least": minimum_length, "memory_types": memory_types, "usage": usage}
+        raise refused(refusal, subject=text(message), buffer=buffer, **wanted)
+
+
+def buffer_load(state: HalState, source: Buffer, offset: int, length: int) -> int:
+    """1 to 4 bytes, little endian, extended with zeros. Waits for nothing but what calls have owed."""
+    data = _scalar(source, offset, length, MemoryAccess.READ)
+    if recording.active is not None:
+        recording.read(source, offset, bytes(data))
+    return int.from_bytes(data, "little", signed=length == 4)
+
+
+def buffer_store(state: HalState, value: int, target: Buffer, offset: int, length: int) -> None:
+    """The low 1 to 4 bytes of the value."""
+    data = _scalar(target, offset, length, MemoryAccess.WRITE)
+    recording.unrepeatable("the host writes to a buffer")
+    data[:] = (value & 0xFFFFFFFF).to_bytes(4, "little")[:length]
+
+
+def _scalar(buffer: Buffer, offset: int, length: int, access: int) -> memoryview:
+    available = buffer.byte_length
+    refusal = scalar_refusal(available, offset, length, access, buffer.allowed_access)
+    require(refusal, available=available, offset=offset, length=length, access=access)
+    view = buffer.host_view()[offset : offset + length]
+    device = buffer.allocation.device()
+    if isinstance(device, Device):
+        device.await_owed()
+    return view

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.hal import checks
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer, CommandBufferMode
 from jitree.hal.device import Device
-from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS, QUEUE_AFFINITY_ANY
+from jitree.hal.enums import MAXIMUM_SET_BINDINGS, QUEUE_AFFINITY_ANY
 from jitree.hal.executable import Executable
 from jitree.hal.nested import NestedCommandBuffer
 from jitree.hal.pipeline_layout import DescriptorSetLayout, PipelineLayout, Pushed
@@ -172,14 +173,8 @@ def _pushed(state: HalState, commands: CommandBuffer) -> Pushed:
 
 
 def _check_binding(binding: int) -> None:
-    if not 0 <= binding < MAXIMUM_SET_BINDINGS:
-        raise OutOfRangeError(
-            f"binding {binding} of a set; they are numbered 0 to {MAXIMUM_SET_BINDINGS - 1}"
-        )
+    checks.require(checks.binding_refusal(binding), binding=binding)
 
 
-def _check_constants(offset: int, count: int) -> None:
-    if not 0 <= offset <= offset + count <= MAXIMUM_CONSTANTS:
-        raise OutOfRangeError(
-            f"constants {offset} to {offset + count} of a dispatch; there are {MAXIMUM_CONSTANTS} words"
-        )
+def _check_constants(first: int, count: int) -> None:
+    checks.require(checks.constants_refusal(first, count), first=first, count=count)

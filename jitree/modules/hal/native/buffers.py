@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import bit_length, call, load8, load64, store8, store64, unlikely
 from jitree.codegen.record import place_of
+from jitree.hal.buffer import length_inside
+from jitree.hal.checks import buffer_refusal, scalar_refusal
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
+from jitree.hal.heap import host_memory_type
 from jitree.modules.hal.native.entries import new_entry, sweep
 from jitree.modules.hal.native.fences import (
     await_owed,
@@ -137,14 +140,12 @@ def is_pinned(queue: Queue, memory_type: int) -> bool:
 
 
 def granted_type(queue: Queue, memory_type: int) -> int:
-    """What a request becomes: on the host (``heap.host_memory_type``), or as ``CudaAllocator`` has it."""
+    """What a request becomes: on the host, or as ``CudaAllocator`` has it."""
     if is_pinned(queue, memory_type):
         return memory_type | _PINNED
     if queue.stream:
         return (memory_type & ~(_OPTIMAL | _HOST_VISIBLE)) | _DEVICE_LOCAL
-    if memory_type == 0 or memory_type & _OPTIMAL:
-        memory_type = (memory_type & ~_OPTIMAL) | _DEVICE_LOCAL
-    return memory_type | _HOST_VISIBLE
+    return host_memory_type(memory_type)
 
 
 def granted_usage(queue: Queue, memory_type: int, usage: int) -> int:
@@ -231,12 +232,7 @@ def queue_dealloca(state: State, values: int, refs: int, words: int) -> int:
 
 def range_length(buffer: Entry, offset: int, length: int) -> int:
     """The length of a range with -1 (the rest) resolved, -1 when it is not inside the buffer."""
-    available = buffer.length - offset
-    if length == -1:
-        length = available
-    if offset < 0 or length < 0 or length > available:
-        return -1
-    return length
+    return length_inside(buffer.length, offset, length)
 
 
 def keeper(buffer: Entry) -> Entry:
@@ -303,10 +299,9 @@ def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
         return REFUSED
     if not is_kind(reference(refs, words, 2), handle_pool.allocator):
         return REFUSED
-    if buffer.length < number(values, words, 3):
-        return REFUSED
-    memory_type = buffer.access & ((1 << PLACE_SHIFT) - 1)
-    if number(values, words, 4) & ~memory_type or number(values, words, 5) & ~buffer.usage:
+    least, memory_type, usage = number(values, words, 3), number(values, words, 4), number(values, words, 5)
+    own_type = buffer.access & ((1 << PLACE_SHIFT) - 1)
+    if buffer_refusal(buffer.length, least, own_type, memory_type, buffer.usage, usage):
         return REFUSED
     return finish(state, refs, words)
 
@@ -315,18 +310,18 @@ def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
 
 
 def scalar(state: State, buffer: Entry, offset: int, length: int, access: int) -> int:
-    """The address of 1 to 4 bytes that the host may access, else 0. Of pinned memory it is the device's, too,
+    """The address of up to 4 bytes that the host may access, else 0. Pinned memory is the device's, too,
     and Python has not to know that the program looks."""
     handle_pool = state.handle_pool
-    if not has_address(handle_pool, buffer) or not 1 <= length <= 4:
+    if not has_address(handle_pool, buffer):
         return 0
     queue = handle_pool.queue
     place = buffer.access >> PLACE_SHIFT
     if place != 0 and (not queue or queue.open == 0 or place != place_number(queue)):
         return 0
-    if offset < 0 or offset > buffer.length - length:
+    if scalar_refusal(buffer.length, offset, length, access, buffer.encoding):
         return 0
-    if buffer.encoding & access == 0 or buffer.access & _HOST_VISIBLE == 0:
+    if buffer.access & _HOST_VISIBLE == 0:
         return 0
     if place != 0 and unlikely(not await_owed(state, queue)):
         return 0

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import call, load64, store64
 from jitree.codegen.record import place_of
+from jitree.hal.checks import are_apart, fill_refusal, slot_refusal, update_refusal, use_refusal
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
-from jitree.hal.enums import MAXIMUM_UPDATE, QUEUE_AFFINITY_ANY, BufferUsage, MemoryAccess
+from jitree.hal.enums import QUEUE_AFFINITY_ANY, BufferUsage, MemoryAccess
 from jitree.hal.local.executor.records import Command, row_at
 from jitree.modules.hal.native.buffers import is_reachable, keeper, place_number, range_length
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release_recording, sweep
@@ -220,7 +221,7 @@ def allows(handle_pool: HandlePoolRecord, place: int, buffer: Entry, usage: int,
     """Whether it is a buffer at a place that may be used like that."""
     if not is_reachable(handle_pool, place, buffer):
         return False
-    return usage & ~buffer.usage == 0 and access & ~buffer.encoding == 0
+    return use_refusal(usage, buffer.usage, access, buffer.encoding) == 0
 
 
 def usable(
@@ -236,7 +237,7 @@ def usable(
     """The length of a range to record, -1 if it cannot be recorded here. What is in a slot (``buffer`` is 0)
     submissions know; ranges of it that are empty or reach to its end are Python's."""
     if not buffer:
-        if length <= 0 or offset < 0 or not 0 <= slot < recording.capacity:
+        if length <= 0 or slot_refusal(recording.capacity, slot, offset, length):
             return -1
         return length
     if not allows(handle_pool, recording.place, buffer, usage, access):
@@ -278,10 +279,8 @@ def commands_fill(state: State, values: int, refs: int, words: int, slot_at: int
     length = usable(handle_pool, recording, target, slot, offset, number(values, words, 3), _TARGET, _WRITE)
     pattern = number(values, words, pattern_at)
     size = number(values, words, pattern_at + 1)
-    if length < 0 or (size != 1 and size != 2 and size != 4):
-        return REFUSED
-    address = 0 if not target else target.address + offset
-    if (offset | length | address) & (size - 1):
+    address = 0 if not target else target.address
+    if length < 0 or fill_refusal(offset | address, length, size):
         return REFUSED
     if length > 0:
         row = new_row(recording, KIND_FILL, 1)
@@ -314,12 +313,7 @@ def commands_update(state: State, values: int, refs: int, words: int) -> int:
     slot = number(values, words, 6)
     length = usable(handle_pool, recording, target, slot, offset, number(values, words, 5), _TARGET, _WRITE)
     count = recording.data_count
-    if (
-        length < 0
-        or length > MAXIMUM_UPDATE
-        or count + length > DATA * recording.scale
-        or range_length(source, from_offset, length) < 0
-    ):
+    if update_refusal(source.length, from_offset, length) or count + length > DATA * recording.scale:
         return REFUSED
     if source.access & ACCESS_READ == 0:
         return REFUSED
@@ -358,14 +352,10 @@ def commands_copy(
         return REFUSED
     if not source or not target:
         recording.copies = 1
-    elif ranges_overlap(source.address + from_offset, target.address + to_offset, length):
+    elif not are_apart(source.address + from_offset, target.address + to_offset, length):
         return REFUSED
     if length > 0:
         new_row(recording, KIND_COPY, 2)
         record(recording, source, from_slot, from_offset, length, 1, _SOURCE, _READ)
         record(recording, target, to_slot, to_offset, length, 1, _TARGET, _WRITE)
     return finish(state, refs, words)
-
-
-def ranges_overlap(first: int, second: int, length: int) -> bool:
-    return first < second + length and second < first + length

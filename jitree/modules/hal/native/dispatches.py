@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import below, load8, load32, load64, store32, store64
 from jitree.codegen.record import layout_of, place_of
+from jitree.hal.checks import (
+    binding_refusal,
+    constants_refusal,
+    is_aligned,
+    slot_refusal,
+    workgroups_refusal,
+)
 from jitree.hal.command_buffer import CommandCategory, DispatchFlags
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
@@ -11,11 +18,10 @@ from jitree.hal.command_layout import (
     EXECUTABLE,
     KIND_DISPATCH,
     MAXIMUM_COUNT_Z,
-    MAXIMUM_WORKGROUPS,
     PUSHED_BINDINGS,
     pushed_slot,
 )
-from jitree.hal.enums import MAXIMUM_BINDINGS, MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
+from jitree.hal.enums import MAXIMUM_BINDINGS, MAXIMUM_SET_BINDINGS
 from jitree.hal.local.executor.records import KernelEntry, row_at
 from jitree.hal.pipeline_layout import PipelineRecord
 from jitree.modules.hal.native.buffers import is_reachable, keeper, range_length
@@ -119,7 +125,7 @@ def push_constants(state: State, values: int, refs: int, words: int) -> int:
     recording = pushed_into(state.handle_pool, refs, words)
     first = number(values, words, 2)
     count = argument_count(words) - 3
-    if not recording or not 0 <= first <= MAXIMUM_CONSTANTS - count:
+    if not recording or constants_refusal(first, count):
         return REFUSED
     reach_constants(recording, first)
     constants = recording.pushed + _PUSHED_VALUES
@@ -148,7 +154,7 @@ def push_descriptor_set(state: State, values: int, refs: int, words: int) -> int
     if not recording or not 0 <= first < PUSHED_BINDINGS or not has_room(recording, 0, 0, (last - 3) // 5):
         return REFUSED
     for index in range(3, last, 5):
-        if not 0 <= number(values, words, index) < MAXIMUM_SET_BINDINGS:
+        if binding_refusal(number(values, words, index)):
             return REFUSED
         buffer = reference(refs, words, index + 2)
         if buffer and not is_kind(buffer, handle_pool.buffer):
@@ -206,16 +212,9 @@ def agrees(stated: int, count: int) -> bool:
     return stated < 0 or stated == count
 
 
-def are_workgroups(x: int, y: int, z: int) -> bool:
-    """Whether processors can run so many."""
-    if z > MAXIMUM_COUNT_Z or not below(x * y, MAXIMUM_WORKGROUPS + 1):
-        return False
-    return below(x * y * z, MAXIMUM_WORKGROUPS + 1)
-
-
 def are_counts(recording: Recording, x: int, y: int, z: int) -> bool:
     """Whether so many workgroups can be run."""
-    if not are_workgroups(x, y, z):
+    if workgroups_refusal(x, y, z):
         return False
     return recording.place == 0 or (x <= _MAXIMUM_BLOCKS_X and y <= MAXIMUM_COUNT_Z)
 
@@ -252,11 +251,11 @@ def is_bindable(
 ) -> bool:
     """Whether a range can be bound."""
     if not buffer:
-        return 0 <= slot < recording.capacity and offset >= 0 and length >= -1
+        return slot_refusal(recording.capacity, slot, offset, length) == 0
     if not is_reachable(handle_pool, recording.place, buffer):
         return False
     length = range_length(buffer, offset, length)
-    return length == 0 or (length > 0 and (buffer.address + offset) & (BINDING_ALIGNMENT - 1) == 0)
+    return length >= 0 and is_aligned(buffer.address + offset, length, BINDING_ALIGNMENT)
 
 
 def valid_binding(

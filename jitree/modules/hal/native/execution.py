@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import apart, call, load64, stack, store64, unlikely
 from jitree.codegen.record import atomic_store, place_of
+from jitree.hal.buffer import length_inside
+from jitree.hal.checks import are_apart, is_aligned, use_refusal
 from jitree.hal.command_buffer import CommandBufferMode
 from jitree.hal.command_layout import JOB, KIND_COPY, LIST
 from jitree.hal.local.executor.records import (
@@ -135,7 +137,7 @@ def valid_table(
             buffer = reference(refs, words, table_at + 3 * slot)
             if not buffer:
                 return False
-            if row.usage & ~buffer.usage or row.access & ~buffer.encoding:
+            if use_refusal(row.usage, buffer.usage, row.access, buffer.encoding):
                 return False
     return True
 
@@ -160,13 +162,9 @@ def bind(job: Job, table: List, values: int, refs: int, words: int, table_at: in
         base = number(values, words, at + 1)
         available = range_length(buffer, base, number(values, words, at + 2))
         offset = patch.offset
-        length = patch.length
-        if length == -1:
-            length = available - offset
-        if offset < 0 or length < 0 or length > available - offset:
-            return REFUSED
+        length = length_inside(available, offset, patch.length)
         address = buffer.address + base + offset
-        if address & patch.alignment and length != 0:
+        if length < 0 or not is_aligned(address, length, patch.alignment + 1):
             return REFUSED
         store64(addresses + 8 * patch.operand, address)
         store64(lengths + 8 * patch.operand, length)
@@ -185,7 +183,7 @@ def valid_copies(table: List, addresses: int, lengths: int) -> bool:
             target = load64(addresses + operand + 8)
             if length != load64(lengths + operand + 8):
                 return False
-            if source < target + length and target < source + length:
+            if not are_apart(source, target, length):
                 return False
         row = next_row(row)
     return True

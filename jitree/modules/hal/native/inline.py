@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import below, load32, stack, store32, store64, unlikely
 from jitree.codegen.record import place_of
+from jitree.hal.checks import is_aligned, workgroups_refusal
 from jitree.hal.command_layout import BINDING_ALIGNMENT, KIND_DISPATCH
 from jitree.hal.enums import MAXIMUM_BINDINGS, BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.local.executor.records import COMMAND_SIZE, Command, KernelEntry, List
 from jitree.modules.hal.native.buffers import has_address, new_buffer, range_length
-from jitree.modules.hal.native.dispatches import COUNT_MASK, agrees, are_workgroups, kernel_of
+from jitree.modules.hal.native.dispatches import COUNT_MASK, agrees, kernel_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.execution import LIST_SIZE, run_alone
 from jitree.modules.hal.native.layout import CONSTANTS, LARGEST_POOLED
@@ -119,7 +120,7 @@ def executable_dispatch(state: State, values: int, refs: int, words: int) -> int
     row.count_y = number(values, words, 3) & COUNT_MASK
     row.count_z = number(values, words, 4) & COUNT_MASK
     x, y, z = row.count_x & COUNT_MASK, row.count_y & COUNT_MASK, row.count_z & COUNT_MASK
-    if not are_workgroups(x, y, z):
+    if workgroups_refusal(x, y, z):
         return REFUSED
     if x == 0 or y == 0 or z == 0:
         return finish(state, refs, words)
@@ -148,7 +149,7 @@ def is_memory_range(values: int, refs: int, words: int, index: int) -> bool:
     offset, length = number(values, words, index + 1), number(values, words, index + 2)
     if not is_kind(buffer, KIND_BUFFER) or length < 0 or range_length(buffer, offset, length) < 0:
         return False
-    return length == 0 or (buffer.address + offset) & (BINDING_ALIGNMENT - 1) == 0
+    return is_aligned(buffer.address + offset, length, BINDING_ALIGNMENT)
 
 
 def write_dispatch(table: List, row: Command, entry: KernelEntry, constants: int, bindings: int) -> None:

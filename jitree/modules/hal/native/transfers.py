@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from jitree.codegen.primitives import call, stack, store8, store64
+from jitree.hal.checks import are_apart, fill_refusal, update_refusal
 from jitree.hal.command_layout import KIND_COPY, KIND_FILL, KIND_UPDATE
-from jitree.hal.enums import MAXIMUM_UPDATE, BufferUsage, MemoryAccess
+from jitree.hal.enums import BufferUsage, MemoryAccess
 from jitree.hal.local.executor.records import COMMAND_SIZE, Command, List
 from jitree.modules.hal.native.buffers import place_number, range_length
 from jitree.modules.hal.native.commands import allows, repeated
@@ -57,9 +58,7 @@ def queue_fill(state: State, values: int, refs: int, words: int) -> int:
     if not allows(handle_pool, place, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
         return REFUSED
     length = range_length(target, offset, number(values, words, 6))
-    if length < 0 or (size != 1 and size != 2 and size != 4):
-        return REFUSED
-    if (offset | length) & (size - 1):
+    if length < 0 or fill_refusal(offset, length, size):
         return REFUSED
     first = target.address + offset
     word = repeated(pattern, size)
@@ -91,7 +90,7 @@ def queue_update(state: State, values: int, refs: int, words: int) -> int:
     from_offset = number(values, words, 5)
     offset = number(values, words, 7)
     length = range_length(target, offset, number(values, words, 8))
-    if not 0 <= length <= MAXIMUM_UPDATE or range_length(source, from_offset, length) < 0:
+    if update_refusal(source.length, from_offset, length):
         return REFUSED
     if place != 0 and length != 0:
         data = source.address + from_offset
@@ -151,7 +150,7 @@ def queue_copy(state: State, values: int, refs: int, words: int) -> int:
         return REFUSED
     first = source.address + from_offset
     second = target.address + offset
-    if first < second + length and second < first + length:
+    if not are_apart(first, second, length):
         return REFUSED
     if place != 0 and is_copied(handle_pool, queue, source, first, target, second, length):
         return end(state, refs, words, queue, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
+from jitree.hal.checks import tensor_refusal
 from jitree.modules.hal.native.buffers import has_address, range_length, range_of
 from jitree.modules.hal.native.entries import HANDLE_POOL_RELEASED, new_entry, release
 from jitree.modules.hal.native.layout import MAXIMUM_RANK
@@ -21,16 +22,13 @@ from jitree.modules.hal.native.registers import (
 )
 from jitree.regs.access import retain
 from jitree.regs.layout import KIND_BUFFER, OWNER_CODE
-from jitree.types import CLASS_INTEGER, ENCODING_DENSE
+from jitree.types import ENCODING_DENSE
 
 _ACCESS = 8 * MAXIMUM_RANK
 _LARGEST_COUNT = (1 << 31) - 1
 """Elements: products of two such numbers do not wrap."""
 _BITS = 0xFF
 """The bits of an element type that have the size of one element."""
-_CLASS_SHIFT = 26
-_INTEGERS = CLASS_INTEGER >> 2
-"""The four classes of integers (``jitree.types``) differ in the two bits below."""
 
 
 def dimensions(handle_pool: HandlePoolRecord, view: Entry) -> int:
@@ -99,9 +97,8 @@ def view_assert(state: State, values: int, refs: int, words: int) -> int:
     if not known_view(handle_pool, view) or not is_kind(reference(refs, words, 1), KIND_BUFFER):
         return REFUSED
     rank = view.rank
-    if not are_compatible(view.element_type, number(values, words, 2)):
-        return REFUSED
-    if view.encoding != number(values, words, 3):
+    encoding, element_type = number(values, words, 3), number(values, words, 2)
+    if tensor_refusal(view.encoding, encoding, view.element_type, element_type):
         return REFUSED
     if rank != argument_count(words) - 4:
         return REFUSED
@@ -110,14 +107,6 @@ def view_assert(state: State, values: int, refs: int, words: int) -> int:
         if load64(place + 8 * index) != number(values, words, 4 + index):
             return REFUSED
     return finish(state, refs, words)
-
-
-def are_compatible(actual: int, expected: int) -> bool:
-    """Whether elements are of one type, or integers of one size: ``compatible_elements`` in Python."""
-    if actual == expected:
-        return True
-    are_integers = actual >> _CLASS_SHIFT == _INTEGERS and expected >> _CLASS_SHIFT == _INTEGERS
-    return are_integers and (actual ^ expected) & _BITS == 0
 
 
 def view_buffer(state: State, values: int, refs: int, words: int) -> int:
@@ -205,6 +194,7 @@ def view_dim(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
     view = reference(refs, words, 0)
     index = number(values, words, 1)
-    if not known_view(handle_pool, view) or not 0 <= index < view.rank:
+    if not known_view(handle_pool, view):
         return REFUSED
-    return give64(state, values, refs, words, load64(dimensions(handle_pool, view) + 8 * index))
+    size = load64(dimensions(handle_pool, view) + 8 * index) if 0 <= index < view.rank else 0
+    return give64(state, values, refs, words, size)
