@@ -1,4 +1,4 @@
-"""Performs submissions step by step, with observers of each: no graphs or replays.
+"""Performs submissions step by step, with observers of each: no graphs.
 
 The stream's lock is not held while observers look: they may call programs.
 """

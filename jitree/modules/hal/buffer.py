@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError
-from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
@@ -49,15 +48,12 @@ def assert_(
 def load(state: HalState, source: Buffer, offset: int, length: int) -> int:
     """1 to 4 bytes, little endian, extended with zeros. Waits for nothing but what calls have owed."""
     data = _scalar(source, offset, length, MemoryAccess.READ)
-    if recording.active is not None:
-        recording.read(source, offset, bytes(data))
     return int.from_bytes(data, "little", signed=length == 4)
 
 
 def store(state: HalState, value: int, target: Buffer, offset: int, length: int) -> None:
     """The low 1 to 4 bytes of the value."""
     data = _scalar(target, offset, length, MemoryAccess.WRITE)
-    recording.unrepeatable("the host writes to a buffer")
     data[:] = (value & 0xFFFFFFFF).to_bytes(4, "little")[:length]
 
 
