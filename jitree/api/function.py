@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
 from jitree.api.calls.packing import packers, unpackers
-from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ready_view
+from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ordered_view
 from jitree.base.arguments import is_deep
 from jitree.base.cancel_scopes import deadline
 from jitree.base.finalizers import Remade, require_interpreter
@@ -171,7 +171,7 @@ class Function(Remade):
 
     def transfer(self) -> ArrayTransfer:
         """How arrays of a call reach the device."""
-        return ArrayTransfer(self._device, ready_view)
+        return ArrayTransfer(self._device, partial(ordered_view, self._device))
 
     @property
     def name(self) -> str:

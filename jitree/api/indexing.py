@@ -254,8 +254,7 @@ def _fitting(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]
 
 def _settle(array: Array) -> None:
     """Waits for what computes an array, unless the device does what is submitted next after it."""
-    replays = array.device.replays
-    if array.fence is not None and (replays is None or not replays.follows(array.fence)):
+    if array.fence is not None and not array.device.follows(array.fence):
         array.wait()
 
 

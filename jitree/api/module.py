@@ -180,8 +180,4 @@ def create_function(session: Owner, vm_function: VmFunction) -> Function:
         stated = {key: text for key, text in counterpart.attrs.items() if key.startswith(TRANSIENTS)}
         signature = signature_of(vm_function.name, vm_function.convention, {**stated, **vm_function.attrs})
         return PairedFunction(session, vm_function, signature)
-    if session.device.replays is not None and len(session.devices) == 1:
-        from jitree.api.replay import ReplayingFunction
-
-        return ReplayingFunction(session, vm_function, signature)
     return Function(session, vm_function, signature)

@@ -32,11 +32,9 @@ from jitree.cuda.suballocator import (
     Suballocator,
 )
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, ignored
-from jitree.hal import recording
 from jitree.hal.allocator import Accounting, AllocatorStatistics, Block, LendingAllocator, check_request
 from jitree.hal.buffer import UNTOLD, Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
-from jitree.hal.recording import Request
 
 _OPTIMAL: Final = int(MemoryType.OPTIMAL)
 _HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
@@ -114,8 +112,6 @@ class CudaAllocator(LendingAllocator):
         self._device = _Pool(self, DeviceRegions(stream.context), _DEVICE_REGION)
         self._pinned = _Pool(self, PinnedRegions(stream.context), _PINNED_REGION)
         self._closed = False
-        self.relieve: Callable[[], None] = _keep_nothing
-        """Drops what only saves time, when the memory is needed otherwise."""
         self._pinned_bytes = 0
         """Bytes of pinned pieces in use, as far as has been noticed."""
 
@@ -141,8 +137,6 @@ class CudaAllocator(LendingAllocator):
         )  # fmt: skip
         allocation.stream = self._stream
         buffer = Buffer(allocation)
-        if recording.active is not None:
-            recording.allocated(Request(memory_type, usage, size, buffer))
         return buffer
 
     def import_host(
@@ -160,7 +154,6 @@ class CudaAllocator(LendingAllocator):
             raise InvalidArgumentError("only contiguous memory can be imported")
         if not memory_type & _HOST_VISIBLE or memory_type & _OPTIMAL or not view.nbytes:
             return None
-        recording.unrepeatable("memory of the host is imported")
         array = np.frombuffer(view, np.uint8)
         address: int = array.ctypes.data
         context = self._context
@@ -219,10 +212,10 @@ class CudaAllocator(LendingAllocator):
     def trim(self) -> None:
         """Waits for the device, then gives back every region that is not used.
 
-        Holds the stream's lock all the while: what another thread batches in between could use a region.
+        Nothing is submitted meanwhile: what another thread holds back could use a region.
         """
         stream = self._stream
-        with stream.lock:
+        with stream.lock, stream.share.taken():
             with suppress(StatusError):  # a lost device takes nothing back, but frees its memory
                 stream.reclaim()
             stream.finish()
@@ -332,12 +325,6 @@ class CudaAllocator(LendingAllocator):
         try:
             with self._lock:
                 return self._take_now(pool, memory_type, size)
-        except ResourceExhaustedError:
-            self.relieve()
-            self.trim()
-        try:
-            with self._lock:
-                return self._take_now(pool, memory_type, size)
         except ResourceExhaustedError as error:
             free, total = self._context.api.call("cuMemGetInfo")
             raise ResourceExhaustedError(
@@ -402,10 +389,6 @@ def _give_back(piece: Piece) -> None:
     if allocator._closed:
         with ignored(StatusError):  # the device is lost, and with it its memory
             with_lock(allocator._lock, allocator._trim)
-
-
-def _keep_nothing() -> None:
-    """What an allocator without a device does to save memory: nothing."""
 
 
 def _unregister(registration: _Registration) -> None:

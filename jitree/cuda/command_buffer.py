@@ -5,23 +5,29 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.cuda.channel import check_channel
 from jitree.cuda.executable import CudaExecutable, CudaFunctionTable
-from jitree.cuda.graph import make_graphs
-from jitree.cuda.plan import BoundSizes, CudaCommandList, LaunchPlan, check_grid, describe, make_plan
+from jitree.cuda.graph import launch_each, make_graphs
+from jitree.cuda.plan import (
+    BoundSizes,
+    CudaCommandList,
+    FixedSizes,
+    LaunchPlan,
+    check_grid,
+    describe,
+    make_plan,
+    make_shape_plan,
+)
 from jitree.cuda.steps import PlanRunner, measures_dispatches, run_profiled
 from jitree.errors import InvalidArgumentError
-from jitree.hal import recording
 from jitree.hal.buffer import Allocation
 from jitree.hal.command_buffer import BindingTable, Collective, CommandBufferMode, Dispatch, Reference
 from jitree.hal.command_list import DIRECT, NO_SLOT, ListCommandBuffer, Range, Slot
 from jitree.hal.executable import Executable
 
 if TYPE_CHECKING:
-    from jitree.cuda.graph import LaunchBatch
-    from jitree.cuda.kernels import Kernels
     from jitree.cuda.stream import Stream
     from jitree.hal.stream_record import StreamGraphs
 
@@ -82,7 +88,9 @@ class CudaCommandBuffer(ListCommandBuffer):
             if not stream.share.is_connected:
                 return None
             stream.context.enter()
-            return make_graphs(stream, self.made_plan(), self.commands.tables)
+            self.made_plan()  # ends recording
+            plan = make_shape_plan(self.commands, stream.kernels, FixedSizes(self.commands))
+            return make_graphs(stream, plan, self.commands.tables)
 
     def bind(self, table: BindingTable) -> Bound:
         """Resolves the binding table of a submission; errors as ``CommandBuffer.check_table``."""
@@ -104,8 +112,8 @@ class CudaCommandBuffer(ListCommandBuffer):
         return Bound(tuple(ranges), plan, block, key, (*self._retained, *retained), tuple(entries))
 
     def launch(self, stream: Stream, bound: Bound) -> None:
-        """Submits what :meth:`bind` gave, at once or in a launch batch. The caller holds the stream's
-        lock.
+        """Submits what :meth:`bind` gave: launches of a one-shot one one after the other, or else graphs. The
+        caller holds the stream's lock.
 
         Waits for the device only for workgroup counts that lie in its memory.
         """
@@ -113,22 +121,12 @@ class CudaCommandBuffer(ListCommandBuffer):
         if bound.retained:
             stream.retain(bound.retained)
         if measures_dispatches(stream.measures):
-            stream.flush()
             run_profiled(stream, plan, self.commands.collectives, bound.block)
         elif not bound.key and plan.segment is not None:
-            _batch(stream).add(plan, plan.segment, bound.block)
+            launch_each(stream, plan, plan.segment, bound.block)
         else:
-            stream.flush()
             self.runner.run(stream, bound.block, bound.key)
         stream.note(partial(describe, plan))
-        if recording.active is not None:
-            self._record(stream, bound)
-
-    def _record(self, stream: Stream, bound: Bound) -> None:
-        found = recording.current(stream)
-        if found is not None:
-            persistent: frozenset[int] = frozenset() if self.modes & _ONE_SHOT else frozenset(self._kept)
-            found.add_event(recording.Submission(bound, bound.retained, persistent))
 
     @property
     def plan(self) -> LaunchPlan:
@@ -159,10 +157,8 @@ class CudaCommandBuffer(ListCommandBuffer):
         stream.context.enter()
         commands = self.commands
         commands.address()  # ends recording
-        if self.modes & _ONE_SHOT:
-            plan = _batch(stream).plan(commands)
-        else:
-            plan = make_plan(commands, _kernels(stream), BoundSizes(commands))
+        sizes = FixedSizes(commands) if self.modes & _ONE_SHOT else BoundSizes(commands)
+        plan = make_plan(commands, stream.kernels, sizes)
         if commands.data:
             self.data, keeper = stream.stage(bytes(commands.data))
             self._retained.append(keeper)
@@ -217,11 +213,3 @@ class CudaCommandBuffer(ListCommandBuffer):
                 "was dispatched on it; prepare it with the device's own executable cache"
             )
         return executable.functions
-
-
-def _batch(stream: Stream) -> LaunchBatch:
-    return cast("LaunchBatch", stream.batch)
-
-
-def _kernels(stream: Stream) -> Kernels:
-    return stream.kernels

@@ -22,18 +22,15 @@ from jitree.cuda.command_buffer import Bound, CudaCommandBuffer
 from jitree.cuda.completion import CompletionThread
 from jitree.cuda.context import CudaContext
 from jitree.cuda.executable import FORMAT, CudaExecutableLoader
-from jitree.cuda.graph import LaunchBatch
 from jitree.cuda.interop import CudaExchange
 from jitree.cuda.nccl import release_abandoned
 from jitree.cuda.queue import CudaQueue, Stepwise, is_scheduled
-from jitree.cuda.replay import CudaReplays
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
-from jitree.hal import recording
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Buffer
-from jitree.hal.command_buffer import BindingTable, CommandBuffer, CommandBufferMode, CommandCategory
+from jitree.hal.command_buffer import BindingTable, CommandBuffer
 from jitree.hal.device import Device
 from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
@@ -72,13 +69,10 @@ class CudaDevice(Finalized, Device):
         self._completion = CompletionThread(uri)
         profiler = Profiler()
         self.stream = Stream(self.context, self._completion, profiler)
-        self._batch = self.stream.batch = LaunchBatch(self.stream)
         self._own_allocator = CudaAllocator(self.stream)
         super().__init__("cuda", uri, self._own_allocator, (CudaExecutableLoader(self.context),), profiler)
         self.stream.allocator = self._own_allocator
         self._exchange = CudaExchange(self.stream, self._own_allocator, host_transfers)
-        self._replays = CudaReplays(self.stream, self._own_allocator)
-        self._own_allocator.relieve = self._replays.drop_idle
         self._queue = CudaQueue(self.stream, uri)
         self._groups = GroupWatch(self.stream, collective_timeout)
         self._channels: KnownChannels[Channel] = KnownChannels()
@@ -99,9 +93,8 @@ class CudaDevice(Finalized, Device):
     def array_exchange(self) -> CudaExchange:
         return self._exchange
 
-    @property
-    def replays(self) -> CudaReplays:
-        return self._replays
+    def follows(self, fence: Fence) -> bool:
+        return self.stream.follows(fence)
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """Shows machine code the QUEUE record."""
@@ -125,15 +118,12 @@ class CudaDevice(Finalized, Device):
                 borrower.resume()
             else:
                 borrower.stop()
-        self._replays.is_device_allocator = allocator is self._own_allocator
 
     def trim(self) -> None:
         """Waits for the device, then gives back graphs, pooled and discarded memory."""
         self.stream.finish()
-        self._replays.drop()
         with self.stream.lock:
             self.context.enter()
-            self._batch.trim()
             self.stream.share.forget_programs()
             self.context.release_discarded()
         super().trim()
@@ -164,7 +154,6 @@ class CudaDevice(Finalized, Device):
         flags: int = 0,
     ) -> Channel:
         """Joins a channel, once: programs ask for the same one in each call."""
-        recording.unrepeatable("a channel is made")
         stated = queue_affinity, identifier, group, rank, count, flags
         make = partial(create_channel, self.context, self._groups, *stated, self.channel_provider)
         return self._channels.get(stated, make)
@@ -180,7 +169,6 @@ class CudaDevice(Finalized, Device):
 
     def import_event(self, semaphore: Semaphore, value: int, event: int) -> None:
         """As :meth:`Device.import_event`: what is submitted from now on waits for the event as well."""
-        recording.unrepeatable("an event is imported")
         signal = Fence(((semaphore, value),))
         self._queue.submit("import_event", None, signal, partial(self._await_event, event))
 
@@ -190,7 +178,6 @@ class CudaDevice(Finalized, Device):
 
     def export_event(self, semaphore: Semaphore, value: int) -> int:
         """As :meth:`Device.export_event`: after everything submitted to the stream so far."""
-        recording.unrepeatable("an event is exported")
         if not is_scheduled(Fence(((semaphore, value),))):
             raise FailedPreconditionError(f"export_event: nothing that was submitted reaches {value}")
         stream = (semaphore.stream if isinstance(semaphore, CudaSemaphore) else None) or self.stream
@@ -206,32 +193,13 @@ class CudaDevice(Finalized, Device):
 
     def _submit_transfer(self, order: Order, transfer: Transfer) -> None:
         """A file has been written when the operation has been submitted."""
-        queue_affinity, wait, signal = order
-        if recording.active is not None and self._is_repeated(transfer):
-            commands = self.create_command_buffer(
-                CommandBufferMode.ONE_SHOT, CommandCategory.TRANSFER, queue_affinity
-            )
-            transfers.record(transfer, commands)
-            commands.finalize()
-            self.queue_execute(queue_affinity, wait, signal, commands)
-            return
+        _, wait, signal = order
         self._queue.submit(transfer.name, wait, signal, partial(transfers.submit, self.stream, transfer))
-
-    def _is_repeated(self, transfer: Transfer) -> bool:
-        """Whether a recording is made here that takes the transfer; one that cannot becomes useless."""
-        obstacle = transfers.obstacle(transfer)
-        if obstacle is not None:
-            recording.unrepeatable(obstacle)
-        return obstacle is None and recording.current(self.stream) is not None
 
     def _submit_commands(
         self, order: Order, command_buffer: CommandBuffer, binding_table: BindingTable
     ) -> None:
         own, bound = self._bound(command_buffer, binding_table)
-        if recording.active is not None:
-            found = recording.current(self.stream)
-            if found is not None:
-                found.announced += 1
         _, wait, signal = order
         self._queue.submit("execute", wait, signal, partial(own.launch, self.stream, bound))
 
@@ -259,7 +227,6 @@ class CudaDevice(Finalized, Device):
     ) -> None:
         from jitree.cuda import stepwise
 
-        recording.unrepeatable("something observes the device")
         _, wait, signal = order
         if isinstance(work, CommandBuffer):
             name, own = "execute", self._bound(work, binding_table)
@@ -278,12 +245,10 @@ class CudaDevice(Finalized, Device):
     def write_buffer(self, target: Buffer, data: Bytes) -> None:
         """As :meth:`Device.write_buffer`: submitted, not waited for."""
         object_of("target", target, Buffer).range(0, object_of("data", data, np.ndarray).nbytes)
-        recording.unrepeatable("the host writes to a buffer")
         self._queue.perform("upload", lambda: transfers.upload(self.stream, target, data))
 
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
         """As :meth:`Device.read_buffer`, with one synchronisation for the fence and the copy."""
-        recording.unrepeatable("the host reads a whole buffer")
         if object_of("source", source, Buffer).host_address is not None:
             if wait is not None:
                 wait.wait()
@@ -332,9 +297,6 @@ class CudaDevice(Finalized, Device):
             self._channels.clear()
             with suppress(StatusError):  # a driver that has gone has nothing left to give back
                 release_abandoned()
-                with self.stream.lock:
-                    self.stream.context.enter()
-                    self._batch.trim()
             with suppress(StatusError):
                 self.stream.close()
                 self._own_allocator.close()

@@ -12,7 +12,6 @@ from weakref import ref
 from jitree import errors
 from jitree.cuda import executable_format, jit, ptx
 from jitree.cuda.executable_format import ExportDescription
-from jitree.hal import recording
 from jitree.hal.command_layout import ENTRY_POINT
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 
@@ -48,7 +47,6 @@ class CudaExecutableLoader(ExecutableLoader):
         takes other parameters than stated, INCOMPATIBLE for a newer architecture's, RESOURCE_EXHAUSTED when
         a kernel wants more shared memory than the device has. Specialization constants are not used.
         """
-        recording.unrepeatable("an executable is loaded")
         with errors.error_context(f"loading an executable of format '{parameters.format}'"):
             description = executable_format.read(memoryview(parameters.data))
             layouts = parameters.layouts

@@ -9,19 +9,17 @@ command list (PROGRAM): graphs, and the same launches one by one.
 
 from __future__ import annotations
 
-import weakref
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from jitree.cuda.plan import Launch, LaunchPlan, PlanCache, PlanSegment
+from jitree.cuda.plan import Launch, LaunchPlan, PlanSegment
 from jitree.hal.stream_record import StreamGraphs
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Handle
     from jitree.cuda.context import CudaContext
-    from jitree.cuda.plan import CudaCommandList
     from jitree.cuda.stream import Stream
 
 PARAMETERS_SIZE: Final = 72
@@ -37,11 +35,6 @@ INSTANCES_KEPT: Final = 8
 """Executable graphs of one segment, each with the parameters of its last run."""
 
 Part = tuple[LaunchPlan, PlanSegment]
-
-_MOST_BATCHED: Final = 4
-"""Command buffers a graph; with more than 8 the GPU waits for the first of them."""
-_GRAPHS_KEPT: Final = 64
-"""Executable graphs; the ones used longest ago go."""
 
 _EARLY: Final = array("q", (6, 1, *[0] * 7))
 """CUlaunchAttribute of cuda.h: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION is allowed."""
@@ -228,64 +221,14 @@ def launches_of(plan: LaunchPlan, segment: PlanSegment) -> Iterator[Launch]:
     return (plan.launches[number] for group in segment.groups for number in group)
 
 
-class LaunchBatch:
-    """Belongs to a stream, whose lock the caller holds."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = weakref.ref(stream)
-        self.pending = 0
-        self._waiting: list[tuple[LaunchPlan, PlanSegment, array[int]]] = []
-        self._plans = PlanCache()
-        self._graphs: OrderedDict[tuple[LaunchPlan, ...], Graph] = OrderedDict()
-        self._launched = 0
-        """The tick of the newest launch."""
-
-    def plan(self, commands: CudaCommandList) -> LaunchPlan:
-        """The plan of a finished one-shot list."""
-        kernels = self._owner().kernels
-        assert kernels is not None
-        return self._plans.plan(commands, kernels)
-
-    def add(self, plan: LaunchPlan, segment: PlanSegment, block: array[int]) -> None:
-        """Submits the only segment of a plan, now or with those that follow."""
-        stream = self._owner()
-        self._waiting.append((plan, segment, block))
-        self.pending += 1
-        is_shared = stream.share.record.is_open  # machine code has no launch batch and must not wait
-        if is_shared or stream.completed >= self._launched or self.pending >= _MOST_BATCHED:
-            stream.flush()
-
-    def flush(self) -> None:
-        """Launches the batch. When that fails, none of it will run."""
-        waiting, self._waiting = self._waiting, []
-        self.pending = 0
-        stream = self._owner()
-        self._launched = stream.tick
-        if len(waiting) == 1:
-            plan, segment, block = waiting[0]
-            if sum(map(len, segment.groups)) == 1:
-                (launch,) = launches_of(plan, segment)
-                launch_one(stream, launch, LaunchParameters(block), block)
-                return
-        blocks = [block for _, _, block in waiting]
-        key = tuple(plan for plan, _, _ in waiting)
-        graph = self._graphs.pop(key, None)
-        if graph is None:
-            graph = Graph(stream.context, [(plan, segment) for plan, segment, _ in waiting], blocks)
-        graph.launch(stream, blocks)
-        self._graphs[key] = graph
-        if len(self._graphs) > _GRAPHS_KEPT:
-            self._graphs.popitem(last=False)
-
-    def trim(self) -> None:
-        """Drops the plans and graphs that are kept for reuse."""
-        self._plans.clear()
-        self._graphs.clear()
-
-    def _owner(self) -> Stream:
-        stream = self._stream()
-        assert stream is not None
-        return stream
+def launch_each(stream: Stream, plan: LaunchPlan, segment: PlanSegment, block: array[int]) -> None:
+    """Launches a segment that will not come again. The caller holds the stream's lock."""
+    parameters = LaunchParameters(block)
+    for launch in launches_of(plan, segment):
+        stream.api.launch_kernel(
+            launch.function, grid_of(launch, block), launch.block, launch.shared_memory, stream.handle,
+            parameters.pointers(launch),
+        )  # fmt: skip
 
 
 def make_graphs(stream: Stream, plan: LaunchPlan, kept: object) -> StreamGraphs | None:
@@ -302,8 +245,25 @@ def make_graphs(stream: Stream, plan: LaunchPlan, kept: object) -> StreamGraphs 
     instances = array("q", [word for row, _ in rows for word in row])
     return StreamGraphs(
         len(launches), firsts.buffer_info()[0], instances.buffer_info()[0],
-        chains.address, (graphs, rows, instances, firsts, chains, kept),
+        chains.address, (graphs, rows, instances, firsts, chains, kept), plan, join_graphs,
     )  # fmt: skip
+
+
+def join_graphs(stream: Stream, lists: Sequence[StreamGraphs]) -> StreamGraphs:
+    """Makes the graphs of lists one after the other. The caller holds the stream's lock."""
+    stream.context.enter()
+    launches: list[Launch] = []
+    groups: list[tuple[int, ...]] = []
+    for each in lists:
+        plan = cast(LaunchPlan, each.plan)
+        assert plan.segment is not None
+        groups += [tuple(number + len(launches) for number in group) for group in plan.segment.groups]
+        launches += plan.launches
+    steps = (PlanSegment(tuple(groups)),)
+    plan = LaunchPlan(tuple(launches), steps, tuple, (), (), (), (), (), ())
+    made = make_graphs(stream, plan, [each.kept for each in lists])
+    assert made is not None
+    return made
 
 
 class _Chains:

@@ -13,12 +13,9 @@ the dispatch (:class:`KernelSizes`).
 
 from __future__ import annotations
 
-import weakref
 from array import array
-from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -28,7 +25,6 @@ from jitree.cuda.executable import CudaFunctionTable, CudaKernel
 from jitree.cuda.kernels import THREADS, block_count
 from jitree.errors import OutOfRangeError
 from jitree.hal import command_layout
-from jitree.hal.command_layout import COMMAND
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.enums import WHOLE_BUFFER
 
@@ -38,18 +34,11 @@ if TYPE_CHECKING:
 _MAXIMUM_COUNT_Y: Final = 65535
 _MAXIMUM_COUNT_X: Final = 2**31 - 1
 """Blocks of a grid on every architecture; z is the same as y, as the list checks."""
-_ROW_WORDS: Final = COMMAND.size // 8
-_OBJECT_WORD: Final = COMMAND["data_length"] // 8
-"""Holds, beside the length of an update, the position of the executable among the kept objects, which
-depends on what was recorded before."""
 
 _NAMES_SHOWN: Final = 8
 
 Kernel = tuple[str, tuple[int, int, int]]
 """Name and grid."""
-
-_KEPT: Final = 256
-"""Plans; the ones used longest ago go."""
 
 
 class CudaCommandList(CommandList):
@@ -65,12 +54,6 @@ class CudaCommandList(CommandList):
     def tables(self) -> set[CudaFunctionTable]:
         """The tables of the executables in use."""
         return {kept for kept in self.kept if isinstance(kept, CudaFunctionTable)}
-
-    def shape(self) -> bytes:
-        """Equal for lists that have a plan in common."""
-        words = self.rows[:]
-        words[_OBJECT_WORD::_ROW_WORDS] = array("q", bytes(8 * (len(words) // _ROW_WORDS)))
-        return words.tobytes()
 
 
 def check_grid(counts: tuple[int, int, int]) -> None:
@@ -256,7 +239,7 @@ class _PlanBuilder:
                 operand, self._literals_start, self._lengths + operand,
             ), 2)  # fmt: skip
         elif kind == command_layout.KIND_DISPATCH:
-            grid = (row[5] & 0xFFFFFFFF, row[6] & 0xFFFFFFFF, row[7])
+            grid = self._grid(row)
             if 0 not in grid:  # nothing to do, which the driver would refuse
                 self._group.append(self._dispatch(row, grid))
         elif kind == command_layout.KIND_DISPATCH_INDIRECT:
@@ -269,6 +252,9 @@ class _PlanBuilder:
             self._collectives.append((row[11], len(self.sources)))
             lengths = self._lengths + operand
             self.sources.extend((operand, operand + 1, lengths, lengths + 1))
+
+    def _grid(self, row: tuple[int, ...]) -> tuple[int, int, int]:
+        return row[5] & 0xFFFFFFFF, row[6] & 0xFFFFFFFF, row[7]
 
     def _literal(self, value: int) -> int:
         self.literals.append(value)
@@ -317,6 +303,20 @@ class _PlanBuilder:
             self._collectives = []
 
 
+class _ShapeBuilder(_PlanBuilder):
+    """For all lists of one shape, whose grids are others."""
+
+    def _grid(self, row: tuple[int, ...]) -> tuple[int, int, int]:
+        """Gives a dispatch that launches nothing a grid, so that it has a launch."""
+        x, y, z = super()._grid(row)
+        return max(x, 1), max(y, 1), max(z, 1)
+
+
+def make_shape_plan(commands: CudaCommandList, kernels: Kernels, sizes: BoundSizes) -> LaunchPlan:
+    """The plan of lists of this shape, with a launch for each row that may have one."""
+    return _ShapeBuilder(commands, kernels, sizes).build()
+
+
 def make_plan(commands: CudaCommandList, kernels: Kernels, sizes: BoundSizes) -> LaunchPlan:
     """The plan of a finished list."""
     return _PlanBuilder(commands, kernels, sizes).build()
@@ -357,42 +357,3 @@ class KernelSizes:
         for launch in plan.launches:
             if self._found.setdefault((launch.name, launch.grid), launch.bytes) != launch.bytes:
                 self._found[launch.name, launch.grid] = 0
-
-
-class _CachedPlan(NamedTuple):
-    plan: LaunchPlan
-    tables: tuple[weakref.ref[CudaFunctionTable], ...]
-    """Tables of the executables in use; a shape has their addresses and means nothing without them."""
-
-
-class PlanCache:
-    """Keeps plans by the shapes of lists. The caller holds the stream's lock."""
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[bytes, _CachedPlan] = OrderedDict()
-        self._gone: deque[bytes] = deque()
-
-    def plan(self, commands: CudaCommandList, kernels: Kernels) -> LaunchPlan:
-        """The plan of a finished list."""
-        gone, entries = self._gone, self._entries
-        while gone:
-            entries.pop(gone.popleft(), None)
-        shape = commands.shape()
-        entry = entries.get(shape)
-        if entry is not None:
-            entries.move_to_end(shape)
-            return entry.plan
-        plan = make_plan(commands, kernels, FixedSizes(commands))
-        # The callback may run anywhere, so it only notes the shape.
-        forget = partial(_note, gone, shape)
-        entries[shape] = _CachedPlan(plan, tuple(weakref.ref(table, forget) for table in commands.tables))
-        if len(entries) > _KEPT:
-            entries.popitem(last=False)
-        return plan
-
-    def clear(self) -> None:
-        self._entries.clear()
-
-
-def _note(gone: deque[bytes], shape: bytes, reference: weakref.ref[CudaFunctionTable]) -> None:
-    gone.append(shape)

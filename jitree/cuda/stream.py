@@ -55,15 +55,6 @@ _OPEN_PROMISES: Final = 1024
 """So many submissions were not waited for: time to ask what is done."""
 
 
-class HeldLaunches(Protocol):
-    """Submissions held back to be launched together."""
-
-    pending: int
-
-    def flush(self) -> None:
-        """Launches them. The caller holds the stream's lock and has entered the context."""
-
-
 class CompletionWatcher(Protocol):
     """Retires work when an event is reached."""
 
@@ -100,7 +91,6 @@ class Stream:
         self._producer_event = self.events.permanent()  # one taken for each use is lost by an interrupt
         self.allocator: StagingAllocator | None = None
         """The allocator of staging memory, once there is one."""
-        self.batch: HeldLaunches | None = None
         self._kernels: Kernels | None = None
         self.share = StreamShare(context, self.handle, self.events.permanent().handle)
         self.users = StreamUsers(self.share, self._owned.close)
@@ -108,8 +98,6 @@ class Stream:
         self._failed = (0, 0, StatusError(""))
         """At the last failure: the newest submission that was done, the newest that failed, and why."""
         self._completion = completion
-        self._launched = 0
-        """The newest submission that has left the launch batch."""
         self._watched = 0
         self._given_back: deque[tuple[object, int]] = deque()
         self._closed = False
@@ -147,9 +135,8 @@ class Stream:
             self.check_open()
         self.api.check_alive()
         self.context.enter()
-        batch = self.batch
-        if batch is None or not batch.pending:
-            self._launched = self.tick
+        self.share.take()
+        self._settle_refused()
         tick = self.share.count()
         if self._given_back:  # counted with this, which runs after the consumers' work
             self._take_back()
@@ -157,7 +144,6 @@ class Stream:
 
     def end(self) -> None:
         """What has begun has been submitted, or failed. The caller still holds the lock."""
-        self.share.set_batched(0 if self.batch is None else self.batch.pending)
         self.share.hand_over()
 
     def check_open(self) -> None:
@@ -166,19 +152,25 @@ class Stream:
             raise FailedPreconditionError(f"the device {self.api.name} has been closed")
 
     def flush(self) -> None:
-        """Launches the launch batch; comes before anything else is submitted to the handle.
+        """Has what machine code holds back enter the stream, before anything else is submitted to the handle.
+        Raises what lost the device: that the driver refused it."""
+        self.share.launch_held()
+        if 0 < self.share.refused <= self.tick:
+            self._settle_refused()
 
-        A failure is raised here and fails what those submissions promised.
-        """
-        batch = self.batch
-        if batch is not None and batch.pending:
-            try:
-                batch.flush()
-            except StatusError as error:
-                self._fail_promises(error, self._launched)
-                raise
-            finally:
-                self.share.set_batched(0)
+    def _settle_refused(self) -> None:
+        """Raises INTERNAL if the driver has refused what machine code has launched. Some of it may run: it
+        must not be made again. If it was counted, the device is lost: what comes after it has come before."""
+        refused = self.share.refused
+        if not refused:
+            return
+        self.share.forget_refused()
+        error = InternalError("the driver refused a launch in the middle of a command list")
+        if refused > self.tick:
+            raise error
+        if self.api.lost is None:
+            self.api.lost = error
+        raise self.fail(error)
 
     def promise(self, semaphore: Semaphore, value: int) -> None:
         """The semaphore reaches the value when everything submitted so far is done."""
@@ -450,10 +442,14 @@ class Stream:
     def _before_wait(self) -> int:
         with self.lock:
             self.context.enter()
-            self._flush_batch()
+            self._flush_quietly()
             return self.tick
 
-    def _flush_batch(self) -> None:
+    def _await_all(self) -> int:
+        tick = self.share.awaited = self._before_wait()
+        return tick
+
+    def _flush_quietly(self) -> None:
         """As :meth:`flush` for a thread that only waits: what could not be launched has failed its promises,
         and everything else is still under way. Raises what lost the device."""
         try:
@@ -467,7 +463,7 @@ class Stream:
         self._watched = tick
         try:
             self.context.enter()
-            self._flush_batch()
+            self._flush_quietly()
             event = self.mark()
         except StatusError as error:
             self.fail(error)
@@ -478,7 +474,7 @@ class Stream:
         """The thread that holds the lock may be waiting for the device without end."""
         now = time.monotonic()
         until = now + _MOMENT if deadline is None else min(deadline, now + _MOMENT)
-        tick = with_lock(self.lock, self._before_wait, max(until - now, _SHORTEST_PATIENCE))
+        tick = with_lock(self.lock, self._await_all, max(until - now, _SHORTEST_PATIENCE))
         if tick is None:
             return
         with self.users as may_ask:

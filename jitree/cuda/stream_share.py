@@ -6,7 +6,8 @@ import ctypes
 import itertools
 import time
 from array import array
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
@@ -14,7 +15,7 @@ from jitree.base.finalizers import guard
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import layout_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
-from jitree.errors import InternalError, UnimplementedError
+from jitree.errors import UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD, Allocation
 from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WATCHED, QueueRecord
@@ -22,6 +23,8 @@ from jitree.hal.stream_record import (
     EXPORTED_BY_CODE,
     EXPORTED_BY_PYTHON,
     KNOWN,
+    MOST_HELD,
+    MOST_HELD_WORDS,
     MOST_KNOWN,
     MOST_NEIGHBOURS,
     OWNED_BY_PYTHON,
@@ -58,11 +61,11 @@ _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of StreamRecords by place."""
 _STREAM: Final = layout_of(StreamRecord)
 _WORDS: Final = (
-    "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports",
+    "owner", "tick", "completed", "held", "program", "launched", "lends", "failed", "exports",
     "launch_kernel", "query", "known_count", "worked", "exposed", "asking", "owed",
 )  # fmt: skip
 (
-    _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS,
+    _OWNER, _TICK, _COMPLETED, _HELD, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS,
     _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED, _ASKING, _OWED,
 ) = map(_STREAM.word, _WORDS)  # fmt: skip
 
@@ -79,6 +82,7 @@ class StreamShare:
         """``event``: for machine code."""
         self._words = array("q", bytes(_STREAM.size))
         self._known = array("q", bytes(KNOWN.size * MOST_KNOWN))
+        self._held = array("q", bytes(8 * (MOST_HELD + MOST_HELD_WORDS)))
         self.address: int = self._words.buffer_info()[0]
         self.record = QueueRecord(self.address)
         """Open when machine code may submit."""
@@ -89,6 +93,8 @@ class StreamShare:
         self.place = number if number <= _LAST_PLACE else UNTOLD
         """The number of the memory whose use the stream orders."""
         self._programs: SharedWeakSet[Programs] = SharedWeakSet()
+        self.awaited = 0
+        """The newest submission that a thread has waited for in Python."""
         self._code: StreamCode | None = None
         self._driver = dict.fromkeys(_FUNCTIONS, 0)
         """Addresses of functions of the driver."""
@@ -107,6 +113,8 @@ class StreamShare:
             "event": int(event), "ordinal": context.ordinal,
             "block_bytes": BYTES_PER_BLOCK, "most_blocks": MAXIMUM_BLOCKS,
             "neighbours": _neighbours.buffer_info()[0], "known": self._known.buffer_info()[0],
+            "held_programs": self._held.buffer_info()[0],
+            "words": self._held.buffer_info()[0] + 8 * MOST_HELD,
         }  # fmt: skip
         try:
             self._driver = {field: context.api.address(name) for field, name in _FUNCTIONS.items()}
@@ -147,9 +155,30 @@ class StreamShare:
         """Whether machine code has given memory to other libraries."""
         return self._words[_EXPORTS] == EXPORTED_BY_CODE
 
-    def set_batched(self, count: int) -> None:
-        """So many submissions are held back."""
-        self._words[_BATCHED] = count
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Keeps machine code from submitting meanwhile. The caller holds the stream's lock."""
+        is_code = self._words[_OWNER] != OWNED_BY_PYTHON
+        self.take()
+        try:
+            yield
+        finally:
+            if is_code:
+                self.hand_over()
+
+    def launch_held(self) -> None:
+        """Has what machine code holds back enter the stream."""
+        if self._words[_HELD]:
+            self.take()
+            self.hand_over()
+
+    @property
+    def refused(self) -> int:
+        """The number of the submission of machine code that the driver has refused; 0 = none."""
+        return self._words[_FAILED]
+
+    def forget_refused(self) -> None:
+        self._words[_FAILED] = 0
 
     def connect(self, code: StreamCode, programs: Programs) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
@@ -181,8 +210,8 @@ class StreamShare:
 
     @property
     def is_owed(self) -> bool:
-        """Whether a call has left something to the host that is not done."""
-        return self._words[_OWED] > self._words[_COMPLETED]
+        """Whether another call waits for something that is not done, or has left the wait to the host."""
+        return max(self._words[_OWED], self.awaited) > self._words[_COMPLETED]
 
     @property
     def is_asked(self) -> bool:
@@ -213,12 +242,7 @@ class StreamShare:
                 time.sleep(0)
 
     def count(self) -> int:
-        """Counts a submission of Python's, whose the stream is from now on. INTERNAL if the last one of
-        machine code has been made in part: it must not be made again."""
-        self.take()
-        if self._words[_FAILED]:
-            self._words[_FAILED] = 0
-            raise InternalError("the driver refused a launch in the middle of a command list")
+        """Counts a submission of Python's, which has taken the stream."""
         self._words[_TICK] += 1
         self._words[_KNOWN_COUNT], self._words[_WORKED] = 0, self._words[_TICK]
         return self._words[_TICK]

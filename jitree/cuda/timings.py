@@ -1,6 +1,6 @@
 """Measures a GPU for a profile, from CUPTI's activity records or events.
 
-CUPTI says what the GPU did, and when, while graphs, recordings and machine code remain. It comes with the
+CUPTI says what the GPU did, and when, while graphs and machine code remain. It comes with the
 CUDA toolkit and with other packages (``nvidia-cuda-cupti``). Without it launches are measured by events
 around each (:mod:`jitree.cuda.steps`).
 """
@@ -258,7 +258,7 @@ _COMPLETED: Final = ctypes.CFUNCTYPE(
 
 
 class CudaTimings(CostlyTimings):
-    """Times what one device does. With CUPTI, graphs, recordings and machine code go on; with events they do
+    """Times what one device does. With CUPTI, graphs and machine code go on; with events they do
     not."""
 
     worker = "stream"
@@ -276,7 +276,7 @@ class CudaTimings(CostlyTimings):
         if self._tracer is not None:
             return "kernels and transfers of the process on the GPU, by CUPTI's records of them"
         return (
-            "launches by events around each, which adds some us to it, without graphs and recordings; with "
+            "launches by events around each, which adds some us to it, without graphs; with "
             "nvidia-cuda-cupti installed it has the GPU's own times"
         )
 

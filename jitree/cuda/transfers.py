@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from jitree.cuda.context import PooledEvent
     from jitree.cuda.stream import Stream
     from jitree.hal.buffer import Buffer
-    from jitree.hal.command_buffer import CommandBuffer
 
 _STAGED_LIMIT: Final = 1 << 20
 """Bytes of host memory that are copied to pinned memory first. The driver's own way with pageable memory is
@@ -196,28 +195,6 @@ _KINDS: Final[dict[type[Transfer], Callable[[Stream, Any], None]]] = {
 def submit(stream: Stream, transfer: Transfer) -> None:
     stream.flush()
     _KINDS[type(transfer)](stream, transfer)
-
-
-def obstacle(transfer: Transfer) -> str | None:
-    """Why a recording cannot repeat it."""
-    if isinstance(transfer, Read | Write):
-        return "a file is used"
-    if isinstance(transfer, Copy) and (is_on_host(transfer.source) or is_on_host(transfer.target)):
-        return "memory of the host is copied"
-    return None
-
-
-def record(transfer: Transfer, commands: CommandBuffer) -> None:
-    """As a command, the form in which recordings take it."""
-    if isinstance(transfer, Fill):
-        target, offset, length, pattern, pattern_length = transfer
-        commands.fill_buffer((0, target, offset, length), pattern, pattern_length)
-    elif isinstance(transfer, Update):
-        target, offset, contents = transfer
-        commands.update_buffer(memoryview(contents), 0, (0, target, offset, len(contents)))
-    elif isinstance(transfer, Copy):
-        source, source_offset, target, target_offset, length = transfer
-        commands.copy_buffer((0, source, source_offset, length), (0, target, target_offset, length))
 
 
 def upload(stream: Stream, target: Buffer, data: Bytes) -> None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from jitree.hal.fence import Fence
     from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
     from jitree.hal.profiling import Profiler, ProfilingMode, Timings
-    from jitree.hal.recording import Replays
     from jitree.hal.semaphore import Semaphore
     from jitree.hal.stream_record import SharedStream
     from jitree.hal.waiting import SemaphoreCompatibility, WaitMode
@@ -121,10 +120,9 @@ class Device(Unique, QueueOperations):
         """Exchanges arrays with other libraries; None where they lie on the host."""
         return None
 
-    @property
-    def replays(self) -> Replays | None:
-        """Makes calls again from recordings; None where programs run each time."""
-        return None
+    def follows(self, fence: Fence) -> bool:
+        """Whether what is submitted from now on comes after what a fence stands for, without a wait."""
+        return False
 
     def replace_device_allocator(self, allocator: Allocator) -> None:
         """From now on allocates with another allocator; existing buffers keep theirs."""
@@ -224,12 +222,10 @@ class Device(Unique, QueueOperations):
     ) -> File:
         """Host bytes or a path as a file for :meth:`queue_read` and :meth:`queue_write`
         (:func:`open_file`)."""
-        from jitree.hal import recording
         from jitree.hal.checks import check_flags
         from jitree.hal.objects import open_file
 
         check_flags("import_file", flags)
-        recording.unrepeatable("a file is read")
         return open_file(source, access, offset, length)
 
     @classmethod

@@ -8,8 +8,8 @@ stream. So all that is counted has, except between Python's count and its handin
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.layout import Record
 from jitree.base.records import NamedTuple
@@ -28,7 +28,13 @@ class StreamRecord(MemoryRecord):
     owner: Atomic  # OWNED_BY_*
     tick: i64  # number of the newest submission
     completed: i64  # everything up to here is done on the device
-    batched: i64  # submissions in Python's launch batch: they come first
+    held: i64  # counted submissions that machine code still holds back; what enters the stream comes after
+    held_launches: i64  # theirs together
+    held_words: i64
+    held_limit: i64  # launches with which they enter the stream, at the latest
+    held_programs: i64  # address of the addresses of MOST_HELD ProgramRecords
+    words: i64  # address of MOST_HELD_WORDS words, one list's after another's
+    sequences: SequencesRecord  # of the table that their programs are from
     place: i64  # the number by which entries name its memory (ENTRY.access)
     program: ProgramRecord  # address of the ProgramRecord that machine code launched last, and
     launched: i64  # the number of that submission
@@ -45,20 +51,15 @@ class StreamRecord(MemoryRecord):
     event: i64  # that is recorded when the stream is to wait for another one
     ordinal: i64  # of the device, as other libraries number it
     lends: i64  # 1 = machine code has used memory of other libraries
-    failed: i64  # 1 = a list has entered the stream in part, and its next launch was refused
+    failed: i64  # number of the submission that the driver refused, all of it or a part; 0 = none
     exports: i64  # EXPORTED_BY_*: who has given them memory of the device; 0 = none was given
     block_bytes: i64  # that a thread block of a fill or copy moves at a time
     most_blocks: i64  # of a fill or copy
     neighbours: i64  # address of the addresses of such records by place; 0 = none, or closed
-    timed: i64  # address of the ProgramRecord of the submission that is timed, which may be gone since
-    timed_tick: i64  # number of that
-    way: i64  # BY_GRAPH or SINGLY: how it was launched
     known: i64  # address of MOST_KNOWN KNOWN records
     known_count: i64  # uploads since the newest other submission; number N's is record N % MOST_KNOWN
     worked: i64  # number of the newest submission that is no upload of an argument's elements
     exposed: i64  # 1 = other devices use its memory
-    begun: i64  # ticks of the clock when it was, and
-    ended: i64  # when the host found it done; 0 = it has not yet
     owed: Atomic  # number of the newest submission that hosts wait for after a call (STATE.owed)
     asking: Atomic  # threads of machine code that ask for the stream, which lives as long
 
@@ -94,9 +95,9 @@ SUBMITTING: Final = 2
 EXPORTED_BY_CODE: Final = 1
 """Python does not know what of it."""
 EXPORTED_BY_PYTHON: Final = 2
-BY_GRAPH: Final = 0
-SINGLY: Final = 1
-"""Ways in which it launches a command list that is nearly as in the last runs."""
+MOST_HELD: Final = 64
+MOST_HELD_WORDS: Final = 1 << 12
+"""Command lists that are held back, and their words."""
 
 
 class ProgramRecord(MemoryRecord):
@@ -105,17 +106,14 @@ class ProgramRecord(MemoryRecord):
 
     next: ProgramRecord  # in its bucket
     hash: i64
-    row_count: i64
-    shapes: Shape  # address of Shape records, one a row
+    row_count: i64  # of a sequence of lists: how many
+    shapes: Shape  # address of Shape records, one a row; of a sequence: of the programs of its lists
     launch_count: i64
     firsts: i64  # address of the i64 number of each launch's first word, and of that after all
     instances: InstanceRecord  # address of two InstanceRecords
     latest: i64  # offset there of the one that was launched last
     chains: ChainRecord  # address of two ChainRecords
     latest_chain: i64  # offset there of the one that was launched last
-    changes: i64  # times that a graph would have been changed and the device had nothing to do
-    graph_time: i64  # ticks that it then took with a graph, lately at least; 0 = not known
-    single_time: i64  # and launched one by one
 
 
 class Shape(MemoryRecord):
@@ -185,6 +183,18 @@ class LaunchRecord(MemoryRecord):
 
 assert layout_of(LaunchRecord)["function"] == 56
 
+
+class SequencesRecord(MemoryRecord):
+    """Sequences of command lists that are launched as one. Python makes those that are wanted."""
+
+    buckets: i64  # address of BUCKETS addresses of ProgramRecords, by the low bits of ``hash``
+    missed: i64  # address of BUCKETS hashes of sequences that have come once; 0 = no more are wanted
+    wanted_count: i64
+    wanted: i64  # address of MOST_WANTED rows: a number of lists, the addresses of their MOST_HELD programs
+
+
+MOST_WANTED: Final = 16
+
 BUCKETS: Final = 64
 """Words of a table of programs: addresses of the first ones, by the low bits of ``hash``."""
 
@@ -198,6 +208,10 @@ class StreamGraphs(NamedTuple):
     chains: int
     kept: object
     """What lives as long as machine code knows of it."""
+    plan: object
+    """The driver's, of which it makes those of sequences."""
+    join: Callable[[Any, Sequence[StreamGraphs]], StreamGraphs]
+    """Makes graphs of lists one after the other, for a stream whose lock the caller has."""
 
 
 class Programs(Protocol):

@@ -18,7 +18,6 @@ from jitree.base.cancel_scopes import Scope
 from jitree.base.finalizers import Finalized, guard, has_guard, with_lock, without_guards
 from jitree.codegen import image
 from jitree.codegen.image import Recipe
-from jitree.hal import recording
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.semaphore import Semaphore
 from tests.base.interruption import interruptions
@@ -36,7 +35,6 @@ OTHERS = {
     "dispatch/session_lock.py": "held by calls, around all else",
     "hal/groups/channel.py": "held by collectives, around all else, and waited for with looks",
     "hal/objects.py": "held while members find each other, around all else, and waited for with looks",
-    "hal/recording.py": "no thread blocks for it",
     "hal/waiting.py": "one wakes a thread; the other is held where Python makes no object",
     "integrations/ray.py": "of asyncio",
     "modules/native_library/interface.py": "no thread blocks for it",
@@ -84,11 +82,6 @@ def test_an_interrupt_keeps_no_lock() -> None:
     assert found == {*TAKEN, *EVENTS}
 
 
-def _recorded() -> None:
-    with recording.recording(None, (), 0) as made:
-        assert made is not None
-
-
 def _limited() -> None:
     with _scopes[-1]:
         pass
@@ -105,7 +98,6 @@ _works: dict[str, tuple[Callable[[], object], Callable[[], bool]]] = {
     "plain": (lambda: with_lock(_plain, bool), _plain.locked),
     "reentrant": (lambda: with_lock(_reentrant, list, 0.1), has_guard),
     "failing": (lambda: with_lock(_plain, lambda: next(iter(()))), _plain.locked),
-    "recording": (_recorded, recording._lock.locked),
     "scope": (_limited, lambda: _scopes[-1].is_open),
     "look": (_looked_for, _provider._lock.locked),
 }

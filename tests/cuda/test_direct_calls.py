@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -170,7 +170,10 @@ def test_an_idle_device_gets_elements_by_the_driver_and_a_busy_one_by_a_kernel(
     assert submitted(session.to_device, 2 * X + 1) == [copy]
     assert submitted(session.to_device, 2 * X + 1) == [copy], "nothing but uploads was submitted before"
     assert submitted(add.submit, X + 1, x)[:2] == [copy, launch]
-    assert submitted(session.to_device, 2 * X + 1) == [launch]
+    assert submitted(session.to_device, 2 * X + 1) == [], "it is held back"
+    fake.calls.clear()
+    cast(CudaDevice, session.device).stream.finish()
+    assert fake.count(launch) == 1
     np.asarray(arrays[-1])
     fake.fail_next(copy, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     assert submitted(session.to_device, 2 * X + 1) == [copy, launch]

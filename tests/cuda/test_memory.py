@@ -224,17 +224,10 @@ def test_a_full_device_gives_up_what_it_only_keeps(fake: FakeDriver, device: Cud
     assert fake.count("cuMemFree") == 2
 
 
-def test_what_only_saves_time_is_dropped_when_memory_runs_out(fake: FakeDriver, device: CudaDevice) -> None:
-    allocator = allocator_of(device)
-    kept = [allocator.allocate(DEVICE_LOCAL, 0, fake.memory // 2)]
-    allocator.relieve = kept.clear
-    assert allocator.allocate(DEVICE_LOCAL, 0, fake.memory * 3 // 4).byte_length
-
-
-def test_trim_lets_no_launch_batch_in_between(
+def test_trim_lets_no_work_in_between(
     fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work batched after the wait would run when its memory has gone back to the driver."""
+    """Work that comes after the wait would run when its memory has gone back to the driver."""
     free, owned = fake.cuMemFree, []
 
     def checked(address: int) -> Any:

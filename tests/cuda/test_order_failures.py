@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from functools import partial
 from typing import Any
@@ -36,59 +35,6 @@ def test_a_call_that_fails_at_submission_fails_the_signal(fake: FakeDriver, devi
         with pytest.raises(ResourceExhaustedError, match="cuLaunchKernel"):
             signal.wait(TIMEOUT)
     fill(device, buffer, None, None)  # nothing else is broken
-
-
-class Refusing:
-    """A launch batch that cannot be launched."""
-
-    pending = 0
-
-    def take(self) -> None:
-        self.pending += 1
-
-    def flush(self) -> None:
-        self.pending = 0
-        raise ResourceExhaustedError("no room for a graph")
-
-
-def test_batched_work_that_cannot_be_launched_fails_its_own_signals_only(
-    fake: FakeDriver, device: CudaDevice
-) -> None:
-    stream = device.stream
-    batch: Any = Refusing()
-    stream.batch, kept = batch, stream.batch
-    buffer = allocate(device)
-    fill(device, buffer, None, None)
-    fake.hold()
-    before, batched = Fence.create(device), Fence.create(device)
-    fill(device, buffer, None, before)
-    device._queue.submit("batched", None, batched, batch.take)
-    with pytest.raises(ResourceExhaustedError, match="no room"):
-        fill(device, buffer, None, None)
-    assert batched.query() == StatusCode.RESOURCE_EXHAUSTED
-    assert before.query() == StatusCode.DEFERRED
-    fake.release()
-    stream.batch = kept
-    assert before.wait(TIMEOUT) == StatusCode.OK
-
-
-def test_who_waits_does_not_take_batched_work_that_failed_for_a_lost_device(
-    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = allocate(device)
-    fill(device, buffer, None, None)
-    stream = device.stream
-    for wait in (lambda: stream.wait(time.monotonic() + 0.01), stream.poll, stream.watch):
-        before, batched = Fence.create(device), Fence.create(device)
-        with fake.busy():
-            fill(device, buffer, None, before)
-            batch: Any = Refusing()
-            monkeypatch.setattr(stream, "batch", batch)
-            device._queue.submit("batched", None, batched, batch.take)
-            wait()  # type: ignore[no-untyped-call]
-            assert batched.query() == StatusCode.RESOURCE_EXHAUSTED
-            assert before.query() == StatusCode.DEFERRED and stream.completed < stream.tick
-        assert before.wait(TIMEOUT) == StatusCode.OK
 
 
 def test_devices_never_wait_for_each_others_locks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from jitree import Session
 from jitree.cuda.device import CudaDevice
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import PROGRAM_KERNELS, STORAGE
-from tests.cuda.test_replay import Vector, vector
+from tests.cuda.test_repeated_calls import Vector, vector
 
 
 @pytest.fixture(params=["fake", "gpu"])

@@ -74,6 +74,15 @@ def ready_view(array: Array) -> BufferView:
     return array.view
 
 
+def ordered_view(device: Device, array: Array) -> BufferView:
+    """The view of an array whose elements are there when ``device`` does what it is given next. Programs may
+    look at memory that the host sees without waiting for anything."""
+    fence = array.fence
+    if fence is not None and (array.view.buffer.host_address is not None or not device.follows(fence)):
+        array.wait()
+    return array.view
+
+
 def pending_view(array: Array) -> BufferView:
     """The view of an array whose elements may still be computed."""
     return array.view

@@ -37,7 +37,6 @@ _LONE: Final = {NO_TEAM}
 PROFILED: Final = "profiled"
 WATCHED: Final = "watched"
 LISTENED_TO: Final = "listened to"
-RECORDED: Final = "recorded"
 LOST: Final = "lost"
 CLOSED: Final = "closed"
 

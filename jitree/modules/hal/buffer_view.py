@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError
-from jitree.hal import recording
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.checks import (
     DIMENSION,
@@ -134,15 +133,12 @@ def buffer_assert(
 def buffer_load(state: HalState, source: Buffer, offset: int, length: int) -> int:
     """1 to 4 bytes, little endian, extended with zeros. Waits for nothing but what calls have owed."""
     data = _scalar(source, offset, length, MemoryAccess.READ)
-    if recording.active is not None:
-        recording.read(source, offset, bytes(data))
     return int.from_bytes(data, "little", signed=length == 4)
 
 
 def buffer_store(state: HalState, value: int, target: Buffer, offset: int, length: int) -> None:
     """The low 1 to 4 bytes of the value."""
     data = _scalar(target, offset, length, MemoryAccess.WRITE)
-    recording.unrepeatable("the host writes to a buffer")
     data[:] = (value & 0xFFFFFFFF).to_bytes(4, "little")[:length]
 
 

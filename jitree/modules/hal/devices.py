@@ -48,9 +48,6 @@ def channel_create(
     )
     if not cancel_scopes.runs_here():
         return make()
-    from jitree.hal import recording
-
-    recording.unrepeatable("a channel is made")
     joining = Joining(make)
     return Pending(joining.wait, joining.resume, joining.awaitable)
 

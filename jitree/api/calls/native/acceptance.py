@@ -68,8 +68,8 @@ _LONG: Final = 64
 
 def is_there(array: Array, device: Device) -> bool:
     """Whether what a call gives its device finds the elements of an array."""
-    fence, replays = array.fence, device.replays
-    return fence is None or (replays is not None and replays.follows(fence)) or array._is_there()
+    fence = array.fence
+    return fence is None or device.follows(fence) or array._is_there()
 
 
 def view_at_once(array: Array, keeper: Keeper, device: Device) -> BufferView | None:

@@ -23,6 +23,7 @@ from jitree.codegen.primitives import call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.fences import is_done_at_a_glance, is_done_in_a_moment, tick_of
+from jitree.modules.hal.native.held import has_launched_held
 from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.regs.access import retain
 from jitree.regs.layout import PATIENT, PROMPT
@@ -148,6 +149,7 @@ def take_owed(python: Python, record: CallRecord, state: State, tick: int, await
         return take_results(python, record)
     stream = state.handle_pool.queue.stream
     last = read_ahead(python, record, stream, tick)
+    has_launched_held(stream)  # the device begins while results are made
     if record.lent:  # lent for as long as the call takes
         wait_for_device(python, stream, last)
     awaited.what = place_of(stream)

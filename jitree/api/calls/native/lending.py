@@ -219,7 +219,7 @@ def follows_neighbour(record: CallRecord, source: Entry) -> bool:
         return False
     entry = queue.stream.neighbours + 8 * place
     there = StreamRecord(load64(entry))
-    if not there or there.ordinal != queue.stream.ordinal or there.batched != 0:
+    if not there or there.ordinal != queue.stream.ordinal or there.held != 0:
         return False
     if source.address == 0 or source.address & (BINDING_ALIGNMENT - 1) != 0:
         return False

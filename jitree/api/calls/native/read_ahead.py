@@ -15,7 +15,6 @@ from jitree.hal.enums import MemoryAccess, MemoryType
 from jitree.modules.hal.native.buffers import place_number, take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
 from jitree.modules.hal.native.known import is_own
-from jitree.modules.hal.native.launches import include
 from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
 from jitree.modules.hal.native.registers import DONE
@@ -49,8 +48,6 @@ def read_ahead(python: Python, record: CallRecord, stream: StreamRecord, tick: i
         if result.ahead:
             result.ahead.worked = worked
         result = Result(place_of(result) + RESULT_SIZE)
-    if copies != 0:
-        include(stream, tick, last)
     return last
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import call_int, greater, unlikely
 from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, place_of
 from jitree.modules.hal.native.entries import new_entry
-from jitree.modules.hal.native.launches import note_end
+from jitree.modules.hal.native.held import has_launched_held
 from jitree.modules.hal.native.layout import PROMISED, REACHED
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State, StreamRecord
 from jitree.modules.hal.native.registers import (
@@ -178,7 +178,7 @@ def is_done_within(stream: StreamRecord, tick: int, queries: int) -> bool:
     """Whether one of so many queries finds that a stream has done all up to submission ``tick``."""
     if tick <= stream.completed:
         return True
-    if call_int(stream.set_current, stream.context) != 0:
+    if not has_launched_held(stream) or call_int(stream.set_current, stream.context) != 0:
         return False
     atomic_add(stream.asking, 1)  # before it looks whether the stream may be asked for
     status = _NOT_READY
@@ -189,7 +189,6 @@ def is_done_within(stream: StreamRecord, tick: int, queries: int) -> bool:
     if status != 0:
         return False
     stream.completed = greater(stream.completed, tick)
-    note_end(stream, tick)
     return True
 
 

@@ -1,21 +1,18 @@
-"""Launch command lists one by one, where that is sooner than a changed graph.
+"""Launch a program: a graph of which some launches are changed, or its kernels one by one.
 
-A list that enters the stream nearly as in the last runs does so by a graph of which some launches are
-changed, or launch by launch, each after all before it. The device has nothing to do while a graph is changed,
-and begins with the first of single launches at once. But where its kernels take less time than a launch does,
-it then waits for each. So the times of both decide, from when the list is submitted until the host finds it
-done, where the device had nothing else to do. The slower way is tried again now and then.
+What varies between submissions of one program, the words of its launches, is compared with those of the last
+run of each of two graphs; the one with fewer differences is changed. Where most differ the launches go one by
+one, each after all before it: to change a graph takes as long, and the device waits for that.
 """
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import call_int, lesser, load64, store32, store64
-from jitree.codegen.processor import ticks
+from jitree.codegen.primitives import call_int, lesser, load64, quotient, store32, store64
 from jitree.codegen.record import layout_of, place_of
 from jitree.hal.stream_record import (
-    BY_GRAPH,
-    SINGLY,
+    KERNEL_NODE,
     ChainRecord,
+    InstanceRecord,
     LaunchRecord,
     ProgramRecord,
     StreamRecord,
@@ -23,62 +20,114 @@ from jitree.hal.stream_record import (
 
 CHAIN_SIZE = layout_of(ChainRecord).size
 LAUNCH_SIZE = layout_of(LaunchRecord).size
+INSTANCE_SIZE = layout_of(InstanceRecord).size
+NODE_SIZE = KERNEL_NODE.size
+_NODE_GRID = KERNEL_NODE["x"]
 _GRID = layout_of(LaunchRecord)["x"]
 _MASK = 0xFFFFFFFF
-FIRST_TRIAL = 8
-"""Lists of a shape after which the other way is tried twice, and again whenever they are twice as many."""
-_MOST_CHANGES = 1 << 16
-_SLOWNESS = 4
-"""A time that was better than all after it counts for 1/16 more each time."""
+_PRIME = 0x01000193
+_FEW_PART = 4
+"""Changing so much of a graph's launches is little."""
+_MOST_PART = 2
+"""Launches one by one begin sooner where more of a graph's would have to be changed."""
+UNKNOWN = -1
+"""Stands for the grid of a node whose grid is not known."""
 
 
-def is_sooner_singly(stream: StreamRecord, program: ProgramRecord) -> bool:
-    """Whether to launch one by one what could also be a graph with changes. Machine code is just submitting
-    it."""
-    take_time(stream, program)
-    if stream.completed < stream.worked:
+def mixed(found: int, kind: int, entry: int) -> int:
+    """A hash of 32 bits with one more SHAPE in it."""
+    found = ((found ^ ((kind ^ (kind >> 24)) & _MASK)) * _PRIME) & _MASK
+    found = ((found ^ ((entry ^ (entry >> 32)) & _MASK)) * _PRIME) & _MASK
+    return found ^ (found >> 15)
+
+
+def launch(stream: StreamRecord, program: ProgramRecord, words: int) -> bool:
+    """Whether everything has entered the stream; else nothing has."""
+    if call_int(stream.set_current, stream.context) != 0:
         return False
-    changes = program.changes + 1
-    program.changes = changes if changes < _MOST_CHANGES else _MOST_CHANGES >> 1
-    is_singly = 0 < program.single_time < program.graph_time
-    pair = changes & -2
-    if pair >= FIRST_TRIAL and pair & (pair - 1) == 0:
-        is_singly = not is_singly
-    stream.timed = place_of(program)
-    stream.timed_tick = stream.tick + 1
-    stream.way = SINGLY if is_singly else BY_GRAPH
-    stream.ended = 0
-    stream.begun = ticks()
-    return is_singly
+    if stream.launch_kernel != 0 and program.launch_count == 1:
+        return launch_singly(stream, program, words)
+    graph = program.instances
+    first = differences(program, graph.words, words)
+    second = first
+    if first != 0:
+        second = differences(program, InstanceRecord(place_of(graph) + INSTANCE_SIZE).words, words)
+    fewest = lesser(first, second)
+    if fewest != 0 and stream.launch_kernel != 0 and is_for_once(program, words, fewest):
+        return launch_singly(stream, program, words)
+    offset = nearest(program, first, second)
+    instance = InstanceRecord(place_of(graph) + offset)
+    if not change(stream, program, instance, words):
+        return False
+    program.latest = offset
+    return call_int(stream.launch_graph, instance.executable, stream.handle) == 0
 
 
-def note_end(stream: StreamRecord, tick: int) -> None:
-    """The host has just found that the device has done submission ``tick``."""
-    if stream.timed_tick == tick and stream.ended == 0:
-        stream.ended = ticks()
+def is_for_once(program: ProgramRecord, words: int, fewest: int) -> bool:
+    """Whether most launches differ from the graphs', and from those of the last two times that they were
+    made one by one. To change a graph takes as long, and the device waits meanwhile."""
+    most = quotient(program.launch_count, _MOST_PART)
+    chain = program.chains
+    return (
+        fewest > most
+        and differences(program, chain.words, words) > most
+        and differences(program, ChainRecord(place_of(chain) + CHAIN_SIZE).words, words) > most
+    )
 
 
-def include(stream: StreamRecord, tick: int, later: int) -> None:
-    """Submission ``later``, which ends soon after ``tick``, is what the host waits for instead."""
-    if stream.timed_tick == tick:
-        stream.timed_tick = later
+def nearest(program: ProgramRecord, first: int, second: int) -> int:
+    """The offset of the graph to change, by numbers of differences: of the one with fewer if they are few,
+    else of the one that was not launched last. So lists whose addresses take turns have a graph each."""
+    if lesser(first, second) * _FEW_PART > program.launch_count:
+        return INSTANCE_SIZE - program.latest
+    return 0 if first <= second else INSTANCE_SIZE
 
 
-def take_time(stream: StreamRecord, program: ProgramRecord) -> None:
-    """Keeps the time of the program's last run, if that is the one that was timed last."""
-    taken = stream.ended - stream.begun
-    if stream.timed != place_of(program) or stream.ended == 0 or program.changes == 0:
-        return
-    stream.timed = 0
-    if stream.way == SINGLY:
-        program.single_time = recent_least(program.single_time, taken)
-    else:
-        program.graph_time = recent_least(program.graph_time, taken)
+def differs(program: ProgramRecord, last: int, words: int, number: int) -> bool:
+    """Whether a launch has other words than in the last run."""
+    place = 8 * load64(program.firsts + 8 * number)
+    end = 8 * load64(program.firsts + 8 * number + 8)
+    while place < end:
+        if load64(words + place) != load64(last + place):
+            return True
+        place += 8
+    return False
 
 
-def recent_least(time: int, taken: int) -> int:
-    """The least of the times lately. 0 = there was none."""
-    return taken if time == 0 else lesser(taken, time + (time >> _SLOWNESS) + 1)
+def differences(program: ProgramRecord, last: int, words: int) -> int:
+    """How many launches have other words than in the last run."""
+    count = 0
+    for number in range(program.launch_count):
+        if differs(program, last, words, number):
+            count += 1
+    return count
+
+
+def take_words(program: ProgramRecord, instance: InstanceRecord, words: int, number: int) -> int:
+    """Copies the words of a launch to where the driver reads them; the place of its grid among them."""
+    last = instance.words
+    place = 8 * load64(program.firsts + 8 * number)
+    end = 8 * load64(program.firsts + 8 * number + 8)
+    while place < end:
+        store64(last + place, load64(words + place))
+        place += 8
+    structure = instance.structures + NODE_SIZE * number
+    store64(structure + _NODE_GRID, load64(last + end - 16))
+    store32(structure + _NODE_GRID + 8, load64(last + end - 8))
+    return last + end - 16
+
+
+def change(stream: StreamRecord, program: ProgramRecord, instance: InstanceRecord, words: int) -> bool:
+    """Changes the launches of a graph that have other words."""
+    for number in range(program.launch_count):
+        if differs(program, instance.words, words, number):
+            grid = take_words(program, instance, words, number)
+            node = load64(instance.nodes + 8 * number)
+            structure = instance.structures + NODE_SIZE * number
+            if call_int(stream.set_node, instance.executable, node, structure) != 0:
+                store64(grid, UNKNOWN)
+                return False
+    return True
 
 
 # -- launch by launch ----------------------------------------------------------------------------------
@@ -100,7 +149,7 @@ def launch_singly(stream: StreamRecord, program: ProgramRecord, words: int) -> b
             store64(place_of(launch) + _GRID, load64(words + end - 16))
             store32(place_of(launch) + _GRID + 8, load64(words + end - 8))
             if call_int(stream.launch_kernel, place_of(launch), launch.function, launch.parameters, 0) != 0:
-                stream.failed = entered
+                stream.failed = entered * (stream.tick + 1)
                 return False
             entered = 1
         launch = LaunchRecord(place_of(launch) + LAUNCH_SIZE)

@@ -75,6 +75,7 @@ HANDLE_POOL: Final = Record(
     i64 failed_y
     i64 failed_z
     i64 programs          # address of the table of programs of ``queue``'s stream, 0 = none
+    i64 sequences         # address of the SequencesRecord of that table
     i64 submitted         # number of the last submission to that stream by this table's fast paths
     i64 arenas            # list of memory for command buffers, by their first word
     i64 device_allocated  # bytes of buffers that fast paths allocated so far

@@ -5,13 +5,15 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
+from jitree.codegen.record import layout_of
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_DISPATCH
 from jitree.hal.command_list import ListCommandBuffer
 from jitree.hal.enums import MemoryType
-from jitree.hal.stream_record import BUCKETS
+from jitree.hal.stream_record import BUCKETS, MOST_HELD, MOST_WANTED, SequencesRecord, StreamGraphs
+from jitree.modules.hal.native.held import sequence_hash
+from jitree.modules.hal.native.launches import mixed
 from jitree.modules.hal.native.layout import HANDLE_POOL
-from jitree.modules.hal.native.streams import mixed
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer, Reference
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 
 _MOST: Final = 256
 """Programs; with one more all are forgotten."""
+_MOST_SEQUENCES: Final = 64
+"""Sequences of lists with a graph. Once there are so many, others are launched list by list."""
+_SEQUENCES: Final = layout_of(SequencesRecord)
+_MISSED, _WANTED_COUNT = _SEQUENCES.word("missed"), _SEQUENCES.word("wanted_count")
+_WANTED_WORDS: Final = 1 + MOST_HELD
 _DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 _PATTERN: Final = 4
 
@@ -46,10 +53,21 @@ class ProgramTable:
         """``words``: of the HANDLE_POOL record."""
         self._stream = stream
         self._buckets = array("q", bytes(8 * BUCKETS))
-        self._programs: dict[bytes, object] = {}
+        self._programs: dict[bytes, tuple[array[int], array[int], StreamGraphs] | None] = {}
         """What keeps each; None: such a list is Python's."""
+        self._sequences: dict[bytes, object] = {}
+        """What keeps each, by the addresses of its programs."""
+        self._sequence_buckets = array("q", bytes(8 * BUCKETS))
+        self._missed = array("q", bytes(8 * BUCKETS))
+        self._wanted = array("q", bytes(8 * MOST_WANTED * _WANTED_WORDS))
+        self._record = array("q", bytes(_SEQUENCES.size))
+        for name, part in (
+            ("buckets", self._sequence_buckets), ("missed", self._missed), ("wanted", self._wanted)
+        ):  # fmt: skip
+            self._record[_SEQUENCES.word(name)] = part.buffer_info()[0]
         self._knows_transfers = False
         words[HANDLE_POOL.word("programs")] = self._buckets.buffer_info()[0]
+        words[HANDLE_POOL.word("sequences")] = self._record.buffer_info()[0]
 
     def learn(self, commands: CommandBuffer) -> None:
         """Fast paths find lists of this shape from now on, if that is possible."""
@@ -57,6 +75,8 @@ class ProgramTable:
             return
         with self._stream.lock:
             self._learn(commands)
+            if self._record[_WANTED_COUNT]:
+                self._learn_sequences()
 
     def _learn(self, commands: ListCommandBuffer) -> None:
         shapes, hash_ = _shapes(commands)
@@ -70,12 +90,30 @@ class ProgramTable:
             self._programs[key] = None
             return
         bucket = hash_ & BUCKETS - 1
-        record = array("q", (
-            self._buckets[bucket], hash_, commands.commands.row_count, shapes.buffer_info()[0],
-            graphs.launch_count, graphs.firsts, graphs.instances, 0, graphs.chains, 0, 0, 0, 0,
-        ))  # fmt: skip
+        record = _record(self._buckets[bucket], hash_, commands.commands.row_count, shapes, graphs)
         self._programs[key] = record, shapes, graphs
         self._buckets[bucket] = record.buffer_info()[0]
+
+    def _learn_sequences(self) -> None:
+        """Makes the graphs that machine code wants. The stream is Python's, or those lists wait for it."""
+        self._stream.take()
+        known = {entry[0].buffer_info()[0]: entry for entry in self._programs.values() if entry is not None}
+        for number in range(self._record[_WANTED_COUNT]):
+            first = number * _WANTED_WORDS
+            members = self._wanted[first + 1 : first + 1 + self._wanted[first]]
+            key = members.tobytes()
+            if key in self._sequences or len(self._sequences) >= _MOST_SEQUENCES:
+                continue
+            lists = [known[member][2] for member in members]
+            graphs = lists[0].join(self._stream, lists)
+            hash_ = sequence_hash(members.buffer_info()[0], len(members))
+            bucket = hash_ & BUCKETS - 1
+            record = _record(self._sequence_buckets[bucket], hash_, len(members), members, graphs)
+            self._sequences[key] = record, members, graphs
+            self._sequence_buckets[bucket] = record.buffer_info()[0]
+        self._record[_WANTED_COUNT] = 0
+        if len(self._sequences) >= _MOST_SEQUENCES:
+            self._record[_MISSED] = 0
 
     def learn_transfers(self, device: Device) -> None:
         """Lists of one fill, copy or update. They are only made, so that there are graphs."""
@@ -95,9 +133,22 @@ class ProgramTable:
             if self._programs:
                 self._stream.take()
                 self._buckets[:] = array("q", bytes(8 * BUCKETS))
-                programs, self._programs = self._programs, {}
+                self._sequence_buckets[:] = array("q", bytes(8 * BUCKETS))
+                self._missed[:] = array("q", bytes(8 * BUCKETS))
+                self._record[_MISSED] = self._missed.buffer_info()[0]
+                self._record[_WANTED_COUNT] = 0
+                kept = self._programs, self._sequences
+                self._programs, self._sequences = {}, {}
                 self._knows_transfers = False
-                self._stream.retain(programs)
+                self._stream.retain(kept)
+
+
+def _record(following: int, hash_: int, count: int, shapes: array[int], graphs: StreamGraphs) -> array[int]:
+    """A ProgramRecord in front of another one of its bucket."""
+    return array("q", (
+        following, hash_, count, shapes.buffer_info()[0], graphs.launch_count, graphs.firsts,
+        graphs.instances, 0, graphs.chains, 0,
+    ))  # fmt: skip
 
 
 def _shapes(commands: ListCommandBuffer) -> tuple[array[int], int]:

@@ -1,7 +1,7 @@
 """Submit command lists to a device's stream, as graphs of the table of programs.
 
-A list is found by the shapes of its rows. What varies between lists of one shape, the words of their
-launches, is compared with those of the last run of each graph; the one with fewer differences is changed.
+A list is found by the shapes of its rows, and held back for a while if the device has enough to do
+(``held.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from jitree.codegen.primitives import (
     load64,
     quotient,
     stack,
-    store32,
     store64,
 )
 from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, layout_of, place_of
@@ -23,37 +22,34 @@ from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_DISPATCH, KI
 from jitree.hal.local.executor.records import Command, List, next_row
 from jitree.hal.stream_record import (
     BUCKETS,
-    KERNEL_NODE,
     LEGACY_STREAM,
     OWNED_BY_CODE,
     OWNED_BY_PYTHON,
     SUBMITTING,
-    ChainRecord,
-    InstanceRecord,
     ProgramRecord,
+    SequencesRecord,
     Shape,
     StreamRecord,
 )
 from jitree.modules.hal.native.buffers import take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.held import (
+    are_launches,
+    asks_python,
+    can_wait,
+    hold,
+    is_room_for,
+    launch_held,
+    words_of,
+)
 from jitree.modules.hal.native.known import forget, remember
-from jitree.modules.hal.native.launches import CHAIN_SIZE, is_sooner_singly, launch_singly
+from jitree.modules.hal.native.launches import launch, launch_singly, mixed
 from jitree.modules.hal.native.layout import POOL_COUNT
 from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
 from jitree.modules.hal.native.registers import DONE, REFUSED
 
-INSTANCE_SIZE = layout_of(InstanceRecord).size
-NODE_SIZE = KERNEL_NODE.size
 SHAPE_SIZE = layout_of(Shape).size
-_GRID = KERNEL_NODE["x"]
 _MASK = 0xFFFFFFFF
-_PRIME = 0x01000193
-_FEW_PART = 4
-"""Changing so much of a graph's launches is little."""
-_MOST_PART = 2
-"""Launches one by one begin sooner where more of a graph's would have to be changed."""
-UNKNOWN = -1
-"""Stands for the grid of a node whose grid is not known."""
 
 
 def submit(
@@ -112,18 +108,33 @@ def stage(state: State, handle_pool: HandlePoolRecord, data: int, size: int) -> 
 def enters(
     handle_pool: HandlePoolRecord, stream: StreamRecord, table: List, addresses: int, lengths: int, data: int
 ) -> bool:
-    """Whether a list has entered the stream and is counted. Machine code is just submitting it; ``data`` is
-    where the device finds the bytes of updates."""
+    """Whether a list has entered the stream, or is held back, and is counted. Machine code is just submitting
+    it; ``data`` is where the device finds the bytes of updates."""
     program = find(handle_pool, table)  # while the stream is Python's programs may go
-    if not program or stream.batched != 0:
+    sequences = SequencesRecord(handle_pool.sequences)
+    if not program or asks_python(stream, sequences):
         return False
-    words = stack(8 * load64(program.firsts + 8 * program.launch_count))
+    if not is_room_for(stream, sequences, program):
+        launch_held(stream)
+    if stream.failed != 0:
+        return False
+    is_held = can_wait(stream, program)
+    words = stream.words + 8 * stream.held_words if is_held else stack(8 * words_of(program))
     fill_words(stream, table, addresses, lengths, data, words)
-    if not launch(stream, program, words):
+    if not are_launches(program, words):
+        launch_held(stream)
+        if stream.launch_kernel == 0 or not launch_singly(stream, program, words):
+            return False
+        is_held = False
+    elif is_held:
+        hold(stream, sequences, program)
+    elif not launch(stream, program, words):
         return False
     count_submission(handle_pool, stream)
     stream.program = program
     stream.launched = stream.tick
+    if is_held and stream.held_launches >= stream.held_limit:
+        launch_held(stream)
     return True
 
 
@@ -132,7 +143,7 @@ def is_sent(
 ) -> bool:
     """Whether pinned memory is on its way to a device that has nothing else to do, by the driver's copy. That
     takes a third of a launch; after a kernel it would begin later. Machine code is just submitting it."""
-    if stream.completed < stream.worked or stream.batched != 0:
+    if stream.completed < stream.worked or stream.held != 0:
         return False
     if call_int(stream.set_current, stream.context) != 0:
         return False
@@ -149,8 +160,11 @@ def count_submission(handle_pool: HandlePoolRecord, stream: StreamRecord) -> Non
 
 
 def take_over(stream: StreamRecord) -> int:
-    """Asks for Python, which is going to submit: 1 when the stream is its, 0 while machine code submits."""
-    if atomic_replace(stream.owner, OWNED_BY_CODE, OWNED_BY_PYTHON):
+    """Asks for Python, which is going to submit: 1 when the stream is its, 0 while machine code submits.
+    Nothing is held back then."""
+    if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
+        launch_held(stream)
+        atomic_store(stream.owner, OWNED_BY_PYTHON)
         return 1
     return 1 if atomic_load(stream.owner) == OWNED_BY_PYTHON else 0
 
@@ -172,7 +186,8 @@ def order_after(stream: StreamRecord, producer: int) -> bool:
         return True
     if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         return False
-    is_ordered = stream.batched == 0 and waits(stream, stream.handle, producer)
+    launch_held(stream)
+    is_ordered = waits(stream, stream.handle, producer)
     atomic_store(stream.owner, OWNED_BY_CODE)
     return is_ordered
 
@@ -180,8 +195,6 @@ def order_after(stream: StreamRecord, producer: int) -> bool:
 def order_before(stream: StreamRecord, consumer: int) -> bool:
     """Whether what a stream of another library is given from now on comes after what this one has by now. It
     may write to what the host knew of."""
-    if stream.batched != 0:
-        return False
     if stream.completed >= stream.tick and stream.known_count == 0:
         return True
     if call_int(stream.set_current, stream.context) != 0:
@@ -189,8 +202,9 @@ def order_before(stream: StreamRecord, consumer: int) -> bool:
     if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         return False
     stream.known_count = 0
+    launch_held(stream)
     is_done = stream.completed >= stream.tick or consumer == LEGACY_STREAM
-    is_ordered = stream.batched == 0 and (is_done or waits(stream, consumer, stream.handle))
+    is_ordered = stream.failed == 0 and (is_done or waits(stream, consumer, stream.handle))
     atomic_store(stream.owner, OWNED_BY_CODE)
     return is_ordered
 
@@ -225,13 +239,6 @@ def shape_hash(table: List) -> int:
         found = mixed(found, shape_of(row), entry_of(row))
         row = next_row(row)
     return found
-
-
-def mixed(found: int, kind: int, entry: int) -> int:
-    """A hash of 32 bits with one more SHAPE in it."""
-    found = ((found ^ ((kind ^ (kind >> 24)) & _MASK)) * _PRIME) & _MASK
-    found = ((found ^ ((entry ^ (entry >> 32)) & _MASK)) * _PRIME) & _MASK
-    return found ^ (found >> 15)
 
 
 def find(handle_pool: HandlePoolRecord, table: List) -> ProgramRecord:
@@ -320,102 +327,3 @@ def transfer_words(
     store64(words + 24, greater(1, lesser(blocks, stream.most_blocks)) | 1 << 32)
     store64(words + 32, 1)
     return words + 40
-
-
-# -- launching -----------------------------------------------------------------------------------------
-
-
-def launch(stream: StreamRecord, program: ProgramRecord, words: int) -> bool:
-    """Whether everything has entered the stream; else nothing has."""
-    if call_int(stream.set_current, stream.context) != 0:
-        return False
-    if stream.launch_kernel != 0 and program.launch_count == 1:
-        return launch_singly(stream, program, words)
-    graph = program.instances
-    first = differences(program, graph.words, words)
-    second = first
-    if first != 0:
-        second = differences(program, InstanceRecord(place_of(graph) + INSTANCE_SIZE).words, words)
-    fewest = lesser(first, second)
-    if stream.launch_kernel != 0 and goes_singly(stream, program, words, fewest):
-        return launch_singly(stream, program, words)
-    offset = nearest(program, first, second)
-    instance = InstanceRecord(place_of(graph) + offset)
-    if not change(stream, program, instance, words):
-        return False
-    program.latest = offset
-    return call_int(stream.launch_graph, instance.executable, stream.handle) == 0
-
-
-def goes_singly(stream: StreamRecord, program: ProgramRecord, words: int, fewest: int) -> bool:
-    """Whether to launch one by one what differs from both graphs, in ``fewest`` launches from one of them."""
-    if fewest == 0:
-        return False
-    return is_for_once(program, words, fewest) or is_sooner_singly(stream, program)
-
-
-def is_for_once(program: ProgramRecord, words: int, fewest: int) -> bool:
-    """Whether most launches differ from the graphs', and from those of the last two times that they were
-    made one by one. To change a graph takes as long, and the device waits meanwhile."""
-    most = quotient(program.launch_count, _MOST_PART)
-    chain = program.chains
-    return (
-        fewest > most
-        and differences(program, chain.words, words) > most
-        and differences(program, ChainRecord(place_of(chain) + CHAIN_SIZE).words, words) > most
-    )
-
-
-def nearest(program: ProgramRecord, first: int, second: int) -> int:
-    """The offset of the graph to change, by numbers of differences: of the one with fewer if they are few,
-    else of the one that was not launched last. So lists whose addresses take turns have a graph each."""
-    if lesser(first, second) * _FEW_PART > program.launch_count:
-        return INSTANCE_SIZE - program.latest
-    return 0 if first <= second else INSTANCE_SIZE
-
-
-def differs(program: ProgramRecord, last: int, words: int, number: int) -> bool:
-    """Whether a launch has other words than in the last run."""
-    place = 8 * load64(program.firsts + 8 * number)
-    end = 8 * load64(program.firsts + 8 * number + 8)
-    while place < end:
-        if load64(words + place) != load64(last + place):
-            return True
-        place += 8
-    return False
-
-
-def differences(program: ProgramRecord, last: int, words: int) -> int:
-    """How many launches have other words than in the last run."""
-    count = 0
-    for number in range(program.launch_count):
-        if differs(program, last, words, number):
-            count += 1
-    return count
-
-
-def take_words(program: ProgramRecord, instance: InstanceRecord, words: int, number: int) -> int:
-    """Copies the words of a launch to where the driver reads them; the place of its grid among them."""
-    last = instance.words
-    place = 8 * load64(program.firsts + 8 * number)
-    end = 8 * load64(program.firsts + 8 * number + 8)
-    while place < end:
-        store64(last + place, load64(words + place))
-        place += 8
-    structure = instance.structures + NODE_SIZE * number
-    store64(structure + _GRID, load64(last + end - 16))
-    store32(structure + _GRID + 8, load64(last + end - 8))
-    return last + end - 16
-
-
-def change(stream: StreamRecord, program: ProgramRecord, instance: InstanceRecord, words: int) -> bool:
-    """Changes the launches of a graph that have other words."""
-    for number in range(program.launch_count):
-        if differs(program, instance.words, words, number):
-            grid = take_words(program, instance, words, number)
-            node = load64(instance.nodes + 8 * number)
-            structure = instance.structures + NODE_SIZE * number
-            if call_int(stream.set_node, instance.executable, node, structure) != 0:
-                store64(grid, UNKNOWN)
-                return False
-    return True
