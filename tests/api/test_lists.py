@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jitree import Array, Function, Limits, Module, Session, VmBuffer, VmList, donate
-from jitree.api.calls import number_packing
 from jitree.errors import InvalidArgumentError, StatusError
 from tests.api import producers
 from tests.api.direct import CALLS, direct, live, needs_machine_code, prepare_calls
@@ -96,13 +95,13 @@ def test_elements(session: Session, name: str, values: list[Any], paired: bool) 
     assert attempt(echo, given_values) == attempt(echo.call_slowly, (given_values,), {})
 
 
-def test_numbers_do_not_reach_python(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_makes_the_list_and_not_the_call(session: Session) -> None:
     echo = echo_of(session, "i32")
     second = direct(session["i16.second"], [1, 2])
     for function in (echo, second, echo_of(session, "f64"), echo_of(session, "any")):
         function([1, 2])
     before = live(session)
-    monkeypatch.setattr(number_packing, "_packed", lambda *_: pytest.fail("Python packed them"))
+    assert "call_slowly" not in python_calls(echo, [1, 2])
     assert echo([3, -4, 5]) == [3, -4, 5] and echo_of(session, "f64")((2, 0.5)) == [2.0, 0.5]
     mixed = echo_of(session, "any")((2, 0.5, -3))
     assert mixed == [2, 0.5, -3] and list(map(type, mixed)) == [int, float, int]
@@ -239,7 +238,7 @@ def test_anything_in_a_list(pooled: Session, names: list[str]) -> None:
         )
 
 
-def test_arrays_in_lists_do_not_reach_python(pooled: Session) -> None:
+def test_calls_with_arrays_in_lists_are_not_left_to_python(pooled: Session) -> None:
     echo = echo_of(pooled, "any")
     array = pooled.to_device(ARRAYS)
     value = [array, ARRAYS, None, 2, 0.5, True, FOREIGN(ARRAYS)]
@@ -247,7 +246,7 @@ def test_arrays_in_lists_do_not_reach_python(pooled: Session) -> None:
         echo(value)
     before = live(pooled)
     echo(value)
-    assert not python_calls(echo, value)
+    assert "call_slowly" not in python_calls(echo, value)
     given, copy, null, *numbers, foreign = echo(value)
     assert null is None and numbers == [2, 0.5, 1]
     assert np.shares_memory(np.asarray(given), np.asarray(array)), "an array of the device is passed as it is"
@@ -334,10 +333,24 @@ def test_an_awaited_call_that_is_set_aside_gives_its_list_up(pooled: Session, ke
         assert keeping.give() == [[7], 4]
 
 
+MAKING = """
+    %i0 = const.i32 1
+    %r0 = list.alloc i32, %i0
+    list.resize %r0, %i0
+    %i1 = const.i32 0
+    %i2 = const.i32 7
+    list.set.i32 %r0, %i1, %i2
+    global.store.ref 0, !vm.list, %r0
+    return []"""
+
+
 def test_an_interrupt_where_python_makes_the_list(pooled: Session, keeping: Module) -> None:
     """The elements are the list's as long as the program has it."""
-    inner = numbers(5)
-    keeping.keep([inner, 1])
+    program = Assembler("making", ref_global_count=1).function("make", "0v_v", MAKING)
+    text = "%r0 = global.load.ref 0, !vm.list\nreturn [%R0]"
+    making = pooled.load(program.function("give", "0v_r", text, attrs=GIVES).build())
+    assert pooled.context.table.supply_lists()
+    making.make()
 
     def interrupt(frame: FrameType, event: str, value: object) -> None:
         if event == "return" and frame.f_code.co_name == "over":
@@ -347,12 +360,12 @@ def test_an_interrupt_where_python_makes_the_list(pooled: Session, keeping: Modu
     sys.setprofile(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            keeping.give.call_slowly((), {})
+            making.give.call_slowly((), {})
     finally:
         sys.setprofile(None)
     gc.collect()
     for _ in range(2):
-        assert keeping.give() == [[5], 1]
+        assert making.give() == [7]
         keeping.fail([numbers(6)], 0)
 
 

@@ -125,7 +125,8 @@ def _unpack_list(value: Any, devices: Sequence[Device], fence: Fence | None) -> 
     waiting = [made[id(value)]]
     while waiting:
         items, unpacked = waiting.pop()
-        for item in items:
+        for place in range(len(items)):  # no generator: a signal's handler may raise StopIteration
+            item = items[place]
             if stated_type(item) != LIST_NAME:
                 unpacked.append(unpack_reference(item, devices, fence))
                 continue

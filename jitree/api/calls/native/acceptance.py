@@ -3,7 +3,7 @@
 Device arrays get a mark if they fit a parameter as they are. A type of another library's arrays is learned
 when Python has taken one of its arrays, and forgotten when it dies. Its own functions in C
 (``__dlpack_c_exchange_api__``) count as long as no class between overrides ``__dlpack__``. Of Python
-numbers only those become elements here that every element type has a plain way for
+numbers machine code makes elements where every element type has a plain way for them
 (:mod:`jitree.api.calls.native.numbers`).
 """
 
@@ -63,7 +63,10 @@ _LAZY_NAMES: Final = {
 }  # fmt: skip
 _WORDS: Final = EXCHANGE.size // 8
 _KNOWN: Final = (np.ndarray, np.generic, Array)
+_PLAIN: Final = frozenset((int, float, bool))
 _LONG: Final = 64
+_MOST_NUMBERS: Final = 1 << 16
+"""Of a list that is packed while the context's lock is held."""
 
 
 def is_there(array: Array, device: Device) -> bool:
@@ -130,21 +133,19 @@ class Acceptance:
 
 
 def numbers_of(row: ElementType) -> dict[str, int]:
-    """Fields of an ARGUMENT and a DTYPE of elements of a type. Types of numpy live as long as the process."""
-    dtype = row.dtype
-    scalar = id(dtype.type) if dtype.isbuiltin == 1 else 0
+    """Fields of an ARGUMENT and a DTYPE of elements of a type."""
     if row.name in _FLOATS:
         kind, exact = _FLOATS[row.name]
-        return {"numbers": kind, "low": -exact, "high": exact, "scalar_type": scalar}
+        return {"numbers": kind, "low": -exact, "high": exact}
     numerical_class = row.numerical_class
     if numerical_class == CLASS_BOOLEAN:
-        return {"numbers": PASS_I64, "low": 0, "high": 1, "scalar_type": scalar}
+        return {"numbers": PASS_I64, "low": 0, "high": 1}
     if numerical_class not in INTEGER_CLASSES:
         return {}
     is_unsigned = numerical_class == CLASS_UNSIGNED
     high = (1 << min(63, row.bits - (not is_unsigned))) - 1
     low = 0 if is_unsigned else -1 - high
-    return {"numbers": PASS_I64, "low": low, "high": high, "scalar_type": scalar}
+    return {"numbers": PASS_I64, "low": low, "high": high}
 
 
 class Producers:
@@ -195,10 +196,20 @@ def _takes_version(value: Any) -> bool:
     return True
 
 
+def has_numbers(value: object) -> bool:
+    """Whether it is a list of nothing but some of Python's numbers."""
+    if type(value) is not list and type(value) is not tuple:
+        return False
+    items = cast("Sequence[object]", value)
+    return len(items) <= _MOST_NUMBERS and _PLAIN.issuperset(map(type, items))
+
+
 def runs_code(value: object) -> bool:
     """Whether code of others makes an array of a value, by ``__array__`` or as a list. Long lists, which take
     long to look at, count as such."""
     cls = type(value)
+    if cls in _PLAIN:
+        return False
     if cls is list or cls is tuple:
         items = cast("Sequence[object]", value)
         return len(items) > _LONG or any([runs_code(item) for item in items])

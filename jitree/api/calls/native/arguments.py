@@ -32,10 +32,9 @@ from jitree.api.calls.native.layout import (
     PASS_REFERENCE,
 )
 from jitree.api.calls.native.lending import pass_lent
-from jitree.api.calls.native.lists import pass_list
 from jitree.api.calls.native.names import IN_PLACE, pass_in_place
-from jitree.api.calls.native.numbers import pass_bits, pass_number, pass_numbers
-from jitree.api.calls.native.python import drop, invoke_with, retained, type_of
+from jitree.api.calls.native.numbers import pass_as_array, pass_bits, pass_number
+from jitree.api.calls.native.python import drop, forgets_error, invoke_with, retained, type_of
 from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.views import drop_joined, has_stream, refuse, send_joined
 from jitree.codegen.primitives import apart, call, load8, load32, load64, stack, store64, unlikely
@@ -277,8 +276,6 @@ def pass_argument(python: Python, record: CallRecord, argument: Argument, value:
         store64(argument.noted, 0)
         if argument.is_array != 0 and pass_undeclared(python, record, argument, value):
             return True
-        if argument.new_list != 0 and pass_list(python, record, argument, value):
-            return True
         if call(python.error_occurred) != 0:
             return False
     elif pass_number(python, argument, value):
@@ -325,9 +322,15 @@ def pass_host_array(python: Python, record: CallRecord, argument: Argument, valu
         return pass_foreign(python, record, argument, exchange, value)
     if cls == python.donation_type:
         return pass_donated(python, record, argument, load64(value + python.donation_array))
-    if pass_numbers(python, record, argument, value):
+    return pass_anything_else(python, record, argument, value)
+
+
+@apart
+def pass_anything_else(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
+    """What Python makes an array of. If not an exception may be set."""
+    if pass_as_array(python, record, argument, value):
         return True
-    if call(python.error_occurred) != 0:  # Python would lose it in the next call
+    if not forgets_error(python):  # Python says what is wrong with a list
         return False
     converted = Ndarray(invoke_with(python, argument.convert, value))
     if not converted:

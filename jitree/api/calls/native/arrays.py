@@ -31,7 +31,6 @@ LARGE = 1 << 20
 
 _DTYPE_SIZE = DTYPE.size
 BY_CODE, BY_DTYPE, BY_TENSOR_TYPE = DTYPE["code"], DTYPE["dtype"], DTYPE["tensor_type"]
-BY_SCALAR_TYPE = DTYPE["scalar_type"]
 """Fields of DTYPE that :func:`dtype_row` looks at."""
 _READ_WRITE = int(MemoryAccess.READ | MemoryAccess.WRITE)
 

@@ -78,13 +78,12 @@ _FUNCTIONS: Final = {
     "error_occurred": "PyErr_Occurred", "error_matches": "PyErr_ExceptionMatches",
     "normalize_error": "PyErr_NormalizeException", "set_traceback": "PyException_SetTraceback",
     "is_subtype": "PyType_IsSubtype", "list_item": "PyList_GetItem",
-    "new_list": "PyList_New", "set_list_item": "PyList_SetItem",
     "allocate": "PyMem_RawMalloc", "free": "PyMem_RawFree", "no_memory": "PyErr_NoMemory",
     "is_initialized": "Py_IsInitialized", "ensure_lock": "PyGILState_Ensure",
     "release_lock": "PyGILState_Release", "copy_memory": "memcpy",
 }  # fmt: skip
-_NUMPY_FUNCTIONS: Final = {"new_array": 94, "set_base": 282, "copy_into": 50, "take_scalar": 62}
-"""PyArray_NewFromDescr, PyArray_SetBaseObject, PyArray_CopyInto, PyArray_ScalarAsCtype, in the table of
+_NUMPY_FUNCTIONS: Final = {"new_array": 94, "set_base": 282, "copy_into": 50}
+"""PyArray_NewFromDescr, PyArray_SetBaseObject, PyArray_CopyInto, in the table of
 numpy's C interface."""
 _ARRAY_SLOTS: Final = (
     "_device", "_dimensions", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view",
@@ -93,7 +92,7 @@ _METHODS: Final = "array_method", "buffer_method", "function_method", "attempt_m
 """Functions of the image that are methods, of four arguments and the PYTHON record."""
 _DESTRUCTORS: Final = "destroy_owner", "destroy_managed"
 _DTYPE_COUNT: Final = PYTHON.word("dtype_count")
-_NUMBERS: Final = "numbers", "low", "high", "scalar_type"
+_NUMBERS: Final = "numbers", "low", "high"
 """The last fields of DTYPE, in their order."""
 _OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
 _VERSIONED_NAME: Final = ctypes.c_char_p(VERSIONED_NAME)
@@ -323,8 +322,9 @@ def addresses() -> dict[str, int]:
     objects = {
         "none": None, "true": True, "false": False, "exception_type": Exception,
         "cancelled_type": CancelledError, "pass_interruption": pass_interruption,
-        "int_type": int, "float_type": float, "list_type": list, "tuple_type": tuple,
+        "int_type": int, "float_type": float, "tuple_type": tuple,
         "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,
+        "generic_type": np.generic, "as_array": np.asarray, "list_type": list,
         "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK,
         "dlpack_device_name": DLPACK_DEVICE, "dlpack_names": NAMES,
         "dlpack_version": VERSION, "stream_names": STREAM_NAMES, "old_stream_names": OLD_STREAM_NAMES,

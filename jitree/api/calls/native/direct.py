@@ -317,18 +317,13 @@ class _Rows:
         return convert
 
     def _reference(self, parameter: Parameter, item: Item) -> dict[str, Any]:
-        """Lists and buffers, which few programs take: packed by Python, or by machine code."""
+        """Lists and buffers, which few programs take: packed by Python."""
         from jitree.api.calls.native import references as packing
 
         producers = self._interface.producers if self._copies else None
         packer = packing.reference_packer(self._function, self._keeper, parameter, item, producers)
         self.packers.append(packer)
-        return packer.fields(self._keep, self._record)
-
-    def _record(self, fields: Fields) -> int:
-        """The address of a new ARGUMENT record, which no parameter has."""
-        self.kept.append(words := records(ARGUMENT, [fields]))
-        return words.buffer_info()[0]
+        return packer.fields(self._keep)
 
     def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, Any]:
         acceptance = Acceptance(self._function, self._keeper, parameter, tensor)

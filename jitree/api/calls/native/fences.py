@@ -7,7 +7,6 @@ are still computed are arguments for Python.
 from __future__ import annotations
 
 from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_REFERENCE
-from jitree.api.calls.native.lists import take_results
 from jitree.api.calls.native.python import (
     comes_again,
     drop,
@@ -19,6 +18,7 @@ from jitree.api.calls.native.python import (
 )
 from jitree.api.calls.native.read_ahead import read_ahead
 from jitree.api.calls.native.records import Argument, AwaitedRecord, CallRecord, Python
+from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release

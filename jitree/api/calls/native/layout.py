@@ -40,8 +40,6 @@ PYTHON: Final = Record(
     i64 set_traceback       # PyException_SetTraceback
     i64 is_subtype          # PyType_IsSubtype
     i64 list_item           # PyList_GetItem
-    i64 new_list            # PyList_New
-    i64 set_list_item       # PyList_SetItem
     i64 allocate            # PyMem_RawMalloc
     i64 free                # PyMem_RawFree
     i64 no_memory           # PyErr_NoMemory
@@ -53,7 +51,6 @@ PYTHON: Final = Record(
     i64 new_array           # PyArray_NewFromDescr
     i64 set_base            # PyArray_SetBaseObject
     i64 copy_into           # PyArray_CopyInto
-    i64 take_scalar         # PyArray_ScalarAsCtype
     i64 destroy_owner       # the destructor of owners, machine code itself
     i64 destroy_managed     # the deleter of exported tensors, machine code itself
     i64 owner_name          # their capsule's name, a C string
@@ -67,6 +64,9 @@ PYTHON: Final = Record(
     i64 float_type
     i64 array_type          # jitree.Array
     i64 ndarray_type
+    i64 generic_type        # of numpy's scalars
+    i64 as_array            # numpy.asarray
+    i64 list_type
     i64 array_device        # offsets of slots in an Array
     i64 array_dimensions
     i64 array_elements
@@ -90,7 +90,6 @@ PYTHON: Final = Record(
     i64 versioned_name      # of a DLPack capsule, C strings
     i64 unversioned_name
     i64 exchanges           # address of EXCHANGE records
-    i64 list_type
     i64 writes              # address of how often programs may have written to arrays of devices
     i64 ended               # address of what is not 0 while there may be a block that is over its time
     i64 pending             # address of what pending calls do to memory (jitree.hal.memory_order)
@@ -113,10 +112,9 @@ DTYPE: Final = Record(
     i64 dtype
     i64 tensor_type         # TENSOR.type of such arrays, or 0
     i64 item_size           # bytes
-    i64 numbers             # what numpy's scalars of it are: PASS_I64 or PASS_F*; NO_NUMBERS = neither
+    i64 numbers             # what its elements are: PASS_I64 or PASS_F*; NO_NUMBERS = neither
     i64 low                 # of integers: the least and the largest
     i64 high
-    i64 scalar_type         # numpy's type of its scalars
     """,
 )
 """An element type (:mod:`jitree.types`), and numpy's dtype of its arrays. Of several with one dtype the first
@@ -333,16 +331,13 @@ ARGUMENT: Final = Record(
     i64 place               # address of the register
     i64 low                 # integers that are passed as they are
     i64 high
-    i64 numbers             # of tensors, lists: PASS_I64 or PASS_F*, as which numbers become elements
-    i64 scalar_type         # of tensors: numpy's type of an element
+    i64 numbers             # of tensors: PASS_I64 or PASS_F*, as which numbers become elements
     i64 convert             # Python function that gives the number, the numpy array, the handle to pass
     i64 marker              # of arrays: what `_passed_as` of those is that are known to fit
     i64 accept              # Python function: whether an array fits
-    i64 new_list            # of lists: Python function that gives one of so many elements; 0 = of others
-    i64 element             # of lists of anything: the ARGUMENT record of an element; 0 = numbers alone
     i64 dtype               # of numpy arrays that are copied; 0 = none are
     i64 item_size           # bytes
-    i64 element_type        # of lists: LIST_*
+    i64 element_type
     i64 tensor_type         # TENSOR.type of such arrays; 0 = none are
     i64 unsigned_dtype      # of integers without a sign, booleans: that of unsigned ones; 0 = of others
     i64 unsigned_tensor     # … their TENSOR.type

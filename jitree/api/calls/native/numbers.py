@@ -1,15 +1,18 @@
-"""Converts Python numbers, and nested lists of them, to registers and tensors. Machine code.
+"""Converts numbers to registers and tensors. Machine code.
 
-Only numbers that every element type has a plain way for: others, and what does not fit, are left to Python.
+Of lists, and of numbers for tensors, numpy makes arrays, whose elements become those of the declared type
+here. Only numbers that every element type has a plain way for: others, and what does not fit, are left to
+Python.
 """
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arrays import BY_SCALAR_TYPE, dtype_row
+from jitree.api.calls.native.arrays import BY_DTYPE, dtype_row
 from jitree.api.calls.native.copies import SCATTERED, new_copy
 from jitree.api.calls.native.layout import (
     FLOAT_AT,
     MAXIMUM_RANK,
+    NDARRAY_CONTIGUOUS,
     NO_NUMBERS,
     PASS_BF16,
     PASS_BITS,
@@ -19,12 +22,13 @@ from jitree.api.calls.native.layout import (
     PASS_I32,
     PASS_I64,
 )
-from jitree.api.calls.native.python import type_of
-from jitree.api.calls.native.records import Argument, CallRecord, Python
-from jitree.api.calls.native.views import fits, has_stream, pass_uploaded, refuse
+from jitree.api.calls.native.python import drop, invoke_with, type_of
+from jitree.api.calls.native.records import Argument, CallRecord, Dtype, Ndarray, Python
+from jitree.api.calls.native.views import fits, has_stream, pass_uploaded, refuse, view_size
 from jitree.codegen.primitives import (
     bit_length,
     call,
+    load8,
     load32,
     load64,
     narrow,
@@ -47,8 +51,10 @@ _LEAST_NORMAL_F16 = 1023 - 14
 """Exponents of f64: of the least f16 that is not subnormal, and of half the least f16."""
 _LEAST_F16 = 1023 - 25
 
+_MOST_NUMBERS = 1 << 16
+"""Of a list that becomes an array while the context's lock is held; longer ones are left to Python."""
 _MOST_UPLOADED = 1024
-"""Bytes of numbers that go to the memory of another device; more are left to Python."""
+"""Bytes of numbers that go to the memory of another device by machine code; Python sends more."""
 
 
 def pass_number(python: Python, argument: Argument, value: int) -> bool:
@@ -154,104 +160,83 @@ def widened(kind: int, bits: int) -> int:
     return sign | wide << 52 | fraction << 42
 
 
-def pass_numbers(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
-    """Whether it was a number or a nested list that fits, and has been copied."""
-    if argument.numbers == NO_NUMBERS:
+def pass_as_array(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
+    """Whether it was a number or a nested list of numbers that fit, of which numpy has made an array."""
+    if not 0 <= count_numbers(python, value, MAXIMUM_RANK) <= _MOST_NUMBERS:
         return False
-    dimensions = stack(8 * MAXIMUM_RANK)
-    count = 1
-    item = value
-    for axis in range(argument.rank):
-        size = length_of(python, item)
-        if size <= 0:
-            return False
-        store64(dimensions + 8 * axis, size)
-        count *= size
-        item = item_of(python, item, 0)
+    made = Ndarray(invoke_with(python, python.as_array, value))
+    if not made:
+        return False
+    is_passed = pass_numbers(python, record, argument, made)
+    drop(python, place_of(made))
+    return is_passed
+
+
+def count_numbers(python: Python, value: int, depth: int) -> int:
+    """How many numbers there are in a list, or in lists in it up to a depth; -1 if there is anything else. No
+    code of others runs."""
+    cls = type_of(value)
+    is_list = cls == python.list_type
+    if not is_list and cls != python.tuple_type:
+        return 1 if is_number(python, cls) else -1
+    count = 0
+    for index in range(call(python.length, value)):
+        item = call(python.list_item if is_list else python.get_item, value, index)
+        found = count_numbers(python, item, depth - 1) if depth != 0 else -1
+        if found < 0:
+            return -1
+        count += found
+    return count
+
+
+def is_number(python: Python, cls: int) -> bool:
+    if cls == python.float_type or cls == python.int_type or cls == type_of(python.true):
+        return True
+    return call(python.is_subtype, cls, python.generic_type) & 1 != 0
+
+
+def pass_numbers(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
+    """Whether the elements of an array that numpy has made of numbers have been copied as ones of the
+    declared type, without loss but for floats that are rounded. An exception may be set if not."""
+    row = dtype_row(python, BY_DTYPE, value.dtype)
+    if not row or row.numbers == NO_NUMBERS or argument.numbers == NO_NUMBERS:
+        return False
+    if not fits(argument, value.rank, value.dimensions) or value.flags & NDARRAY_CONTIGUOUS == 0:
+        return False
     if has_stream(record):
         elements = stack(_MOST_UPLOADED)
+        size = view_size(argument, value.dimensions, _MOST_UPLOADED)
         return (
-            count * argument.item_size <= _MOST_UPLOADED
-            and fits(argument, argument.rank, dimensions)
-            and store_numbers(python, argument, value, dimensions, count, elements)
-            and pass_uploaded(python, record, argument, dimensions, elements)
+            size >= 0
+            and store_numbers(argument, row, value.data, elements, size)
+            and pass_uploaded(python, record, argument, value.dimensions, elements)
         )
-    view = new_copy(python, record, argument, argument.rank, dimensions, SCATTERED)
+    view = new_copy(python, record, argument, value.rank, value.dimensions, SCATTERED)
     if not view:
         return False
-    if not store_numbers(python, argument, value, dimensions, count, view.address):
+    if not store_numbers(argument, row, value.data, view.address, view.length):
         return refuse(record, view)
     store64(argument.place, place_of(view))
     return True
 
 
-def store_numbers(
-    python: Python, argument: Argument, value: int, dimensions: int, count: int, place: int
-) -> bool:
-    """Whether all elements of a nested list were numbers that fit."""
-    for index in range(count):
-        number = number_at(python, argument, value, dimensions, index, count)
-        if number == 0 or not store_number(python, argument, number, place + index * argument.item_size):
+def store_numbers(argument: Argument, row: Dtype, source: int, place: int, size: int) -> bool:
+    """Whether all numbers fit. ``size``: bytes of the elements that they become."""
+    for _ in range(quotient(size, argument.item_size)):
+        if not store_number(argument, row, source, place):
             return False
+        source += row.item_size
+        place += argument.item_size
     return True
 
 
-def length_of(python: Python, value: int) -> int:
-    """The length of a list or tuple; -1 for anything else."""
-    cls = type_of(value)
-    return call(python.length, value) if cls == python.list_type or cls == python.tuple_type else -1
-
-
-def item_of(python: Python, value: int, index: int) -> int:
-    """A borrowed reference."""
-    get_item = python.list_item if type_of(value) == python.list_type else python.get_item
-    return call(get_item, value, index)
-
-
-def number_at(python: Python, argument: Argument, value: int, dimensions: int, index: int, count: int) -> int:
-    """The element of a nested list, 0 where lists have other lengths than the first ones."""
-    for axis in range(argument.rank):
-        size = load64(dimensions + 8 * axis)
-        if length_of(python, value) != size:
-            return 0
-        count = quotient(count, size)
-        place = quotient(index, count)
-        index -= place * count
-        value = item_of(python, value, place)
-    return value
-
-
-def store_number(python: Python, argument: Argument, value: int, place: int) -> bool:
-    """Whether it was a number of the element type, or one that becomes such without loss."""
-    cls = type_of(value)
-    if cls == argument.scalar_type:
-        call(python.take_scalar, value, place)
-        return True
-    if cls == python.float_type:
-        return store_rounded(argument, load64(value + FLOAT_AT), place)
-    if cls == type_of(python.true):
-        return store_integer(argument, value == python.true, place)
-    if cls != python.int_type:
-        return store_scalar(python, argument, value, place)
-    overflow = stack(4)
-    number = call(python.long_value, value, overflow)
-    return load32(overflow) == 0 and store_integer(argument, number, place)
-
-
-def store_scalar(python: Python, argument: Argument, value: int, place: int) -> bool:
-    """Whether it was a scalar of numpy of another type, whose number fits. Of integers of the declared size
-    Python makes an array that keeps their sign."""
-    row = dtype_row(python, BY_SCALAR_TYPE, type_of(value))
-    if not row or row.numbers == NO_NUMBERS:
-        return False
-    given = stack(8)
-    store64(given, 0)
-    call(python.take_scalar, value, given)
-    bits = load64(given)
+def store_number(argument: Argument, row: Dtype, source: int, place: int) -> bool:
+    """Whether a number of a type of numpy is one of the element type, or becomes such without loss."""
+    bits = 0
+    for index in range(row.item_size):
+        bits |= load8(source + index) << 8 * index
     if row.numbers != PASS_I64:
         return store_rounded(argument, bits if row.numbers == PASS_F64 else widened(row.numbers, bits), place)
-    if argument.numbers == PASS_I64 and argument.rank == 0 and argument.item_size == row.item_size:
-        return False
     sign = row.high + 1
     number = bits if row.low == 0 else (bits ^ sign) - sign
     return number <= row.high and number >= row.low and store_integer(argument, number, place)

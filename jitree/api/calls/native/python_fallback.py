@@ -158,9 +158,10 @@ class Rest:
         self._machine.pc = RUNNING
         self._invoker.abandon(KeyboardInterrupt(), self._machine, self._vm_function)
 
-    def take_reference(self, handle: int) -> Any:
-        """A result that is no buffer view, or may be of any of several devices."""
-        return unpack_reference(self._invoker.table.object(handle), self._devices, None)
+    def take_reference(self, fence: Fence | None, handle: int) -> Any:
+        """A result that is no buffer view, or may be of any of several devices. ``fence``: is reached when
+        the arrays in it are there."""
+        return unpack_reference(self._invoker.table.object(handle), self._devices, fence)
 
     def wait_for(self, fence: Fence, begun: int) -> None:
         """Waits for a fence, without the lock, in a call that began with those cancellations: others may have

@@ -76,7 +76,7 @@ class VersionedTensor(MemoryRecord, layout=VERSIONED):
 
 
 class Argument(MemoryRecord, layout=ARGUMENT):
-    element: Argument
+    pass
 
 
 class Ndarray(MemoryRecord, layout=NDARRAY):

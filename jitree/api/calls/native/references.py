@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from array import array
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
-import numpy as np
-
 from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter, Signature
-from jitree.api.calls.native.acceptance import numbers_of, runs_code, view_at_once
-from jitree.api.calls.native.layout import MAXIMUM_RANK, PASS_REFERENCE
-from jitree.api.calls.number_packing import ANYTHING, LIST_CODES, element_of
+from jitree.api.calls.native.acceptance import has_numbers, runs_code, view_at_once
+from jitree.api.calls.native.layout import MAXIMUM_RANK
 from jitree.api.calls.overlaps import arrays_of
 from jitree.api.calls.packing import packers
 from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.errors import FailedPreconditionError
-from jitree.regs.layout import LIST_CAPACITY
 from jitree.regs.list import VmList
-from jitree.types import BY_NAME
 from jitree.vmfb.cconv import TYPE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import numpy.typing as npt
 
     from jitree.api.calls.native.acceptance import Producers
     from jitree.api.calls.native.handle_owners import Keeper
@@ -37,8 +29,6 @@ if TYPE_CHECKING:
 
     Keep = Callable[[object], int]
     """Gives the address of an object, which lasts as long as the records of the function."""
-    NewRecord = Callable[[dict[str, Any]], int]
-    """Makes an ARGUMENT record with these fields, which no parameter has, and gives its address."""
 
 _ANY_SIZES: Final = [-1] * MAXIMUM_RANK
 
@@ -70,15 +60,17 @@ class HandlePacker:
         self._producers = producers
         self._table = function.invoker.table
 
-    def fields(self, keep: Keep, record: NewRecord) -> dict[str, Any]:
+    def fields(self, keep: Keep) -> dict[str, Any]:
         """Those of the parameter's ARGUMENT."""
         return {"convert": keep(self.pack), "noted": self.noted.buffer_info()[0]}
 
     def pack(self, value: Any) -> int:
         """The lock must be held."""
-        _require_no_code(value)
+        is_plain = has_numbers(value)
+        if not is_plain:
+            _require_no_code(value)
         packed = self._packer.pack(value)
-        if self._is_told or isinstance(packed, VmList):
+        if self._is_told or (isinstance(packed, VmList) and not is_plain):
             from jitree.hal.memory_order import extents  # of few programs
 
             self.arrays = tuple(map(ref, arrays_of((value,))))
@@ -106,54 +98,13 @@ class HandlePacker:
 class ViewPacker(HandlePacker):
     """Handles of arrays of any type. Machine code passes such an array itself from then on."""
 
-    def fields(self, keep: Keep, record: NewRecord) -> dict[str, Any]:
-        return super().fields(keep, record) | {"is_array": 1, "dimensions": _ANY_SIZES}
+    def fields(self, keep: Keep) -> dict[str, Any]:
+        return super().fields(keep) | {"is_array": 1, "dimensions": _ANY_SIZES}
 
     def pack(self, value: Any) -> int:
         handle = super().pack(value)
         self._remember(value)
         return handle
-
-
-class ListPacker(HandlePacker):
-    """Handles of lists. Machine code makes those of numbers, and those of anything but for elements that are
-    neither numbers nor arrays."""
-
-    def fields(self, keep: Keep, record: NewRecord) -> dict[str, Any]:
-        element = element_of(self._parameter) or ANYTHING
-        code = LIST_CODES[element]
-        fields = super().fields(keep, record) | numbers_of(BY_NAME["i64" if element == ANYTHING else element])
-        fields |= {
-            "element_type": code, "item_size": 4 if element == "f32" else 8,
-            "new_list": keep(partial(self.new_list, code)),
-        }  # fmt: skip
-        if element == ANYTHING and self._producers is not None:
-            of_element = {
-                "kind": PASS_REFERENCE,
-                "convert": keep(self.pack_element),
-                "dimensions": _ANY_SIZES,
-            }
-            fields["element"] = record(of_element)
-        return fields
-
-    def new_list(self, code: int, count: int) -> int:
-        """The handle of a list of so many elements; 0: machine code makes it."""
-        if self._table.supply_lists() and count <= LIST_CAPACITY:
-            return 0
-        made = VmList(code, count)
-        made.resize(count)
-        return self._table.wrap(made)
-
-    def pack_element(self, value: Any) -> int | float | npt.NDArray[Any]:
-        """An element of a list of anything: its handle, or the number or array that machine code stores."""
-        if isinstance(value, float):
-            return float(value)
-        if isinstance(value, np.generic):
-            return np.asarray(value)
-        _require_no_code(value)
-        packed = self._packer.pack(value)
-        self._remember(value)
-        return self._table.wrap(packed)
 
 
 def _require_no_code(value: object) -> None:
@@ -165,11 +116,7 @@ def reference_packer(
     function: Function, keeper: Keeper, parameter: Parameter, item: Item, producers: Producers | None
 ) -> HandlePacker:
     """The packer of a parameter that is passed by reference."""
-    packer = HandlePacker
-    if element_of(parameter) is not None:
-        packer = ListPacker
-    elif producers is not None and _may_be_array(parameter):
-        packer = ViewPacker
+    packer = ViewPacker if producers is not None and _may_be_array(parameter) else HandlePacker
     return packer(function, keeper, parameter, item, producers)
 
 
