@@ -1,4 +1,4 @@
-"""Named tuples, numbers with names, sets of named bits and protocols, whose classes are made quickly.
+"""Named tuples, numbers with names, sets of named bits and protocols, whose classes are made quickly; rows.
 
 ``typing.NamedTuple`` and ``collections.namedtuple`` compile text for every class, a tenth of a millisecond a
 class or more, and every program would wait for that some sixty times; ``enum.IntEnum`` and ``enum.IntFlag``
@@ -15,7 +15,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from array import array
     from enum import IntEnum, IntFlag
+    from struct import Struct
     from typing import Protocol as Protocol
 
     class Enumeration(IntEnum):
@@ -246,3 +248,10 @@ else:
 
     class NamedTuple(metaclass=_Maker):
         """See :class:`typing.NamedTuple`."""
+
+
+def rows_of(layout: Struct, data: bytes | memoryview | array[int]) -> Iterator[tuple[Any, ...]]:
+    """As ``layout.iter_unpack``, of a copy. Python's garbage collector takes a memoryview apart that such an
+    iterator still has, and crashes as the iterator goes. A frame that an interrupt has left has its iterators
+    for as long as the error lives, which may end in a circle."""
+    return layout.iter_unpack(bytes(data))

@@ -23,8 +23,8 @@ from jitree.codegen.frontend import (
     signature,
     types,
 )
+from jitree.codegen.primitives import NUMBERS
 from jitree.codegen.record import (
-    NUMBERS,
     Atomic,
     RecordField,
     atomic_add,

@@ -24,11 +24,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.base.weak_sets import SharedWeakSet
+from jitree.codegen.record import layout_of, size_of
 from jitree.cuda.executable import CudaFunctionTable, CudaKernel
 from jitree.cuda.kernels import THREADS, block_count
 from jitree.errors import OutOfRangeError
 from jitree.hal import command_layout
-from jitree.hal.command_layout import COMMAND
+from jitree.hal.command_layout import Command
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.enums import WHOLE_BUFFER
 
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 _MAXIMUM_COUNT_Y: Final = 65535
 _MAXIMUM_COUNT_X: Final = 2**31 - 1
 """Blocks of a grid on every architecture; z is the same as y, as the list checks."""
-_ROW_WORDS: Final = COMMAND.size // 8
-_OBJECT_WORD: Final = COMMAND["data_length"] // 8
+_ROW_WORDS: Final = size_of(Command) // 8
+_OBJECT_WORD: Final = layout_of(Command)["data_length"] // 8
 """Holds, beside the length of an update, the position of the executable among the kept objects, which
 depends on what was recorded before."""
 

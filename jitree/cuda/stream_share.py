@@ -12,7 +12,7 @@ from weakref import finalize
 
 from jitree.base.finalizers import guard
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import size_of, words_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import InternalError, UnimplementedError
 from jitree.hal import watchdog
@@ -21,10 +21,10 @@ from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WATCHED, QueueRec
 from jitree.hal.stream_record import (
     EXPORTED_BY_CODE,
     EXPORTED_BY_PYTHON,
-    KNOWN,
     MOST_KNOWN,
     MOST_NEIGHBOURS,
     OWNED_BY_PYTHON,
+    KnownRecord,
     StreamRecord,
 )
 from jitree.regs.layout import PLACE_SHIFT
@@ -56,15 +56,7 @@ _refuse: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 1)
 """In place of cuStreamQuery, so that machine code leaves waiting to Python."""
 _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of StreamRecords by place."""
-_STREAM: Final = layout_of(StreamRecord)
-_WORDS: Final = (
-    "owner", "tick", "completed", "batched", "program", "launched", "lends", "failed", "exports",
-    "launch_kernel", "query", "known_count", "worked", "exposed", "asking", "owed",
-)  # fmt: skip
-(
-    _OWNER, _TICK, _COMPLETED, _BATCHED, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS,
-    _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED, _ASKING, _OWED,
-) = map(_STREAM.word, _WORDS)  # fmt: skip
+_STREAM: Final = words_of(StreamRecord)
 
 
 def _forget(place: int) -> None:
@@ -73,12 +65,12 @@ def _forget(place: int) -> None:
 
 
 class StreamShare:
-    """Keeps the STREAM and QUEUE records of one stream. The caller holds the stream's lock."""
+    """Keeps the STREAM and Queue records of one stream. The caller holds the stream's lock."""
 
     def __init__(self, context: CudaContext, handle: Handle, event: Handle) -> None:
         """``event``: for machine code."""
-        self._words = array("q", bytes(_STREAM.size))
-        self._known = array("q", bytes(KNOWN.size * MOST_KNOWN))
+        self._words = array("q", bytes(size_of(StreamRecord)))
+        self._known = array("q", bytes(size_of(KnownRecord) * MOST_KNOWN))
         self.address: int = self._words.buffer_info()[0]
         self.record = QueueRecord(self.address)
         """Open when machine code may submit."""
@@ -115,41 +107,41 @@ class StreamShare:
         with suppress(UnimplementedError):  # before CUDA 11.8
             values["launch_kernel"] = context.api.address("cuLaunchKernelEx")
         for field, value in (values | self._driver).items():
-            self._words[_STREAM.word(field)] = value
+            self._words[getattr(_STREAM, field)] = value
         return True
 
     @property
     def tick(self) -> int:
         """Number of the newest submission."""
-        return self._words[_TICK]
+        return self._words[_STREAM.tick]
 
     @property
     def completed(self) -> int:
         """Everything up to here is done on the device."""
-        return self._words[_COMPLETED]
+        return self._words[_STREAM.completed]
 
     @completed.setter
     def completed(self, tick: int) -> None:
-        self._words[_COMPLETED] = tick
+        self._words[_STREAM.completed] = tick
 
     @property
     def last_launch(self) -> tuple[int, int]:
         """Gives the address of the PROGRAM launched last, and that submission's number."""
-        return self._words[_PROGRAM], self._words[_LAUNCHED]
+        return self._words[_STREAM.program], self._words[_STREAM.launched]
 
     @property
     def lends(self) -> bool:
         """Whether machine code has used memory of other libraries."""
-        return bool(self._words[_LENDS])
+        return bool(self._words[_STREAM.lends])
 
     @property
     def exports(self) -> bool:
         """Whether machine code has given memory to other libraries."""
-        return self._words[_EXPORTS] == EXPORTED_BY_CODE
+        return self._words[_STREAM.exports] == EXPORTED_BY_CODE
 
     def set_batched(self, count: int) -> None:
         """So many submissions are held back."""
-        self._words[_BATCHED] = count
+        self._words[_STREAM.batched] = count
 
     def connect(self, code: StreamCode, programs: Programs) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
@@ -167,7 +159,7 @@ class StreamShare:
     def refuse_waits(self) -> None:
         """Leaves waiting to Python. The device may get there without having done what it was told."""
         if self._has_driver:
-            self._words[_QUERY] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
+            self._words[_STREAM.query] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
 
     def end(self) -> None:
         """Stops machine code from submitting, for good. Threads that wait do not ask for the stream again."""
@@ -182,23 +174,23 @@ class StreamShare:
     @property
     def is_owed(self) -> bool:
         """Whether a call has left something to the host that is not done."""
-        return self._words[_OWED] > self._words[_COMPLETED]
+        return self._words[_STREAM.owed] > self._words[_STREAM.completed]
 
     @property
     def is_asked(self) -> bool:
         """Whether machine code asks the driver for the stream just now, on any thread."""
-        return bool(self._words[_ASKING])
+        return bool(self._words[_STREAM.asking])
 
     def allow_waits(self) -> None:
         """Takes :meth:`refuse_waits` back, unless the stream has ended."""
         with self._lock:
             if not self._is_over:
-                self._words[_QUERY] = self._driver["query"]
+                self._words[_STREAM.query] = self._driver["query"]
 
     @property
     def launches_kernels(self) -> bool:
         """Whether machine code can launch kernels without a graph."""
-        return bool(self._words[_LAUNCH_KERNEL])
+        return bool(self._words[_STREAM.launch_kernel])
 
     @property
     def is_connected(self) -> bool:
@@ -207,7 +199,7 @@ class StreamShare:
 
     def take(self) -> None:
         """The stream is Python's from now on."""
-        if self._words[_OWNER] != OWNED_BY_PYTHON:
+        if self._words[_STREAM.owner] != OWNED_BY_PYTHON:
             assert self._code is not None
             while not self._code.take_over(self.address):
                 time.sleep(0)
@@ -216,22 +208,22 @@ class StreamShare:
         """Counts a submission of Python's, whose the stream is from now on. INTERNAL if the last one of
         machine code has been made in part: it must not be made again."""
         self.take()
-        if self._words[_FAILED]:
-            self._words[_FAILED] = 0
+        if self._words[_STREAM.failed]:
+            self._words[_STREAM.failed] = 0
             raise InternalError("the driver refused a launch in the middle of a command list")
-        self._words[_TICK] += 1
-        self._words[_KNOWN_COUNT], self._words[_WORKED] = 0, self._words[_TICK]
-        return self._words[_TICK]
+        self._words[_STREAM.tick] += 1
+        self._words[_STREAM.known_count], self._words[_STREAM.worked] = 0, self._words[_STREAM.tick]
+        return self._words[_STREAM.tick]
 
     def forget_uploads(self) -> None:
         """Other libraries may write from now on to what the host knew of. The stream is Python's then."""
         self.take()
-        self._words[_KNOWN_COUNT] = 0
-        self._words[_EXPORTS] = self._words[_EXPORTS] or EXPORTED_BY_PYTHON
+        self._words[_STREAM.known_count] = 0
+        self._words[_STREAM.exports] = self._words[_STREAM.exports] or EXPORTED_BY_PYTHON
 
     def expose(self) -> None:
         """Other devices use its memory: from now on the host knows nothing of it."""
-        self._words[_EXPOSED] = 1
+        self._words[_STREAM.exposed] = 1
 
     def is_done_in_a_moment(self, tick: int) -> bool:
         """Whether machine code, if there is any, finds a submission done."""

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from jitree.base.layout import rows_of
+from jitree.base.records import rows_of
 from jitree.errors import StatusError
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading
 from jitree.vmfb.cconv import parse

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from jitree.base.memory import address_of
+from jitree.codegen.record import size_of, words_of
 from jitree.errors import InvalidArgumentError
 from jitree.vmfb.native.code import compiled, interpreted
-from jitree.vmfb.native.layout import COLUMN_READER
+from jitree.vmfb.native.layout import ColumnReader
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_INPUTS = COLUMN_READER.word("texts")
+_READER = words_of(ColumnReader)
+_READER_WORDS = size_of(ColumnReader) // 8
 _TABLE_COST = 8
 _SHARING = 8
 
@@ -212,7 +214,7 @@ class Table:
 
 
 def wanted(*columns: tuple[int, int, int, int]) -> npt.NDArray[np.int32]:
-    """COLUMN records (kind, outer, slot, default), for :func:`columns_of`."""
+    """Column records (kind, outer, slot, default), for :func:`columns_of`."""
     return np.array(columns, np.int32)
 
 
@@ -222,8 +224,8 @@ def columns_of(parent: Table, slot: int, columns: npt.NDArray[np.int32]) -> npt.
     first, count = parent.vector(slot, 4) or (0, 0)
     values = np.zeros((len(columns), count), np.int64)
     buffer = parent.buffer
-    record = np.zeros(COLUMN_READER.size // 8, np.int64)
-    record[:_INPUTS] = (
+    record = np.zeros(_READER_WORDS, np.int64)
+    record[: _READER.texts] = (
         buffer.address, buffer.length, first, count, address_of(columns), len(columns), address_of(values),
     )  # fmt: skip
     if not (compiled() or interpreted()).read_columns(address_of(record)):

@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 
 from jitree.base.memory import address_of
+from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.errors import InvalidArgumentError
 from jitree.vmfb.native.code import compiled, interpreted
-from jitree.vmfb.native.layout import FINDING, VERIFIER
+from jitree.vmfb.native.layout import Finding, Verifier
 
 _SHARING: Final = 8
 """Offsets may point anywhere forward, so a small file can describe a huge tree by sharing its parts. Writers
@@ -49,11 +50,11 @@ def table_findings(flatbuffer: memoryview) -> list[str]:
 
 
 def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:
-    """The fields of FINDING records."""
+    """The fields of Finding records."""
     code = compiled() or interpreted()
     content = np.frombuffer(flatbuffer, np.uint8)
-    findings = np.zeros((most, FINDING.size // 8), np.int64)
-    record = np.zeros(VERIFIER.size // 8, np.int64)
+    findings = np.zeros((most, size_of(Finding) // 8), np.int64)
+    record = np.zeros(size_of(Verifier) // 8, np.int64)
     values = {
         "data": address_of(content),
         "length": len(content),
@@ -62,8 +63,9 @@ def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:
         "findings": address_of(findings),
         "most": most,
     }
+    named = words_of(Verifier)
     for name, value in values.items():
-        record[VERIFIER.word(name)] = value
+        record[getattr(named, name)] = value
     count = code.verify(address_of(record))
     return findings.view(np.int32)[:count].tolist()  # type: ignore[no-any-return]
 
@@ -71,7 +73,7 @@ def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:
 def _text(finding: list[int]) -> str:
     from jitree.vmfb.tables import TABLES as NAMED
 
-    what, table, slot, place = (finding[FINDING.offsets[name] // 4] for name in FINDING.offsets)
+    what, table, slot, place = finding[: len(layout_of(Finding).offsets)]
     name, fields = list(NAMED.items())[table]
     where = next((f"{name}.{field}" for number, field, _ in fields if number == slot), name)
     return f"{_WHAT[what]} (at byte {place}, {where})"

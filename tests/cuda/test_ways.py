@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import size_of
 from jitree.hal.stream_record import BY_GRAPH, ProgramRecord, StreamRecord
 from jitree.modules.hal.native import launches
 from tests.cuda.test_chains import GRAPH, LAUNCHES, Calls
@@ -20,8 +20,8 @@ class Timed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._words = (
-            array("q", bytes(layout_of(StreamRecord).size)),
-            array("q", bytes(layout_of(ProgramRecord).size)),
+            array("q", bytes(size_of(StreamRecord))),
+            array("q", bytes(size_of(ProgramRecord))),
         )
         self.stream = StreamRecord(self._words[0].buffer_info()[0])
         self.program = ProgramRecord(self._words[1].buffer_info()[0])
@@ -103,7 +103,7 @@ def test_a_program_that_is_gone_is_left_alone(timed: Timed) -> None:
     launches.is_sooner_singly(timed.stream, timed.program)
     timed.stream.tick, timed.now = 1, 50
     launches.note_end(timed.stream, 1)
-    words = array("q", bytes(layout_of(ProgramRecord).size))
+    words = array("q", bytes(size_of(ProgramRecord)))
     launches.is_sooner_singly(timed.stream, ProgramRecord(words.buffer_info()[0]))
     timed.program.changes = 0
     launches.is_sooner_singly(timed.stream, timed.program)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.codegen.record import layout_of
 from jitree.hal.command_layout import (
-    COMMAND,
     KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH,
     KIND_DISPATCH_INDIRECT,
     KIND_FILL,
+    Command,
 )
 from jitree.hal.command_list import KIND_COLLECTIVE
 from jitree.hal.local.failure import dispatched_function
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from jitree.hal.buffer import Buffer
     from jitree.hal.command_list import BoundCommands, CommandList
 
-_FIELDS: Final = tuple(COMMAND.offsets)
+_FIELDS: Final = tuple(layout_of(Command).offsets)
 _KIND, _OPERAND, _COUNT, _CONSTANT, _CONSTANTS, _X, _ENTRY = (
     _FIELDS.index(field)
     for field in ("kind", "operand", "operand_count", "constant", "constant_count", "count_x", "entry")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jitree.codegen.record import Bytes, ElementMemory, Floats, Words
+from jitree.codegen.primitives import Bytes, ElementMemory, Floats, Words
 from jitree.codegen.tiles import (
     DEPTH,
     SIDE,
@@ -19,7 +19,7 @@ from jitree.codegen.tiles import (
 )
 from jitree.modules.vmvx.operands import FLAGS, LONG, OK, is_size, product, readable, writable
 from jitree.modules.vmvx.operands import SIZE as WRONG_SIZE
-from jitree.regs.access import Entry
+from jitree.regs.layout import Entry
 
 TYPE_MASK = 0xFF
 ACCUMULATE = 0x100

@@ -13,8 +13,8 @@ from jitree.dispatch import semantics_code
 from jitree.modules.vmvx.kernels import COMPILED, ELEMENTWISE, TILED, compiled
 from jitree.modules.vmvx.matmul import MOST_COMPILED
 from jitree.modules.vmvx.native import symbol_of
-from jitree.regs.access import Entry, Released, put
-from jitree.regs.layout import COMPILED_DONE, KIND_BUFFER, STATE
+from jitree.regs.access import put
+from jitree.regs.layout import COMPILED_DONE, KIND_BUFFER, STATE, Entry, Released
 from jitree.vmfb.words import TAG_REF_MOVE
 
 RELEASED = STATE["released"]

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 from jitree.codegen.primitives import load32, store32
-from jitree.codegen.record import place_of
+from jitree.codegen.record import place_of, size_of
 from jitree.vmfb.instructions import MOVE_BIT, REF_BIT, REF_MASK, TARGET_LIMIT
 from jitree.vmfb.native.layout import (
-    MOVES,
     SPECIAL_BR,
     SPECIAL_BR_TABLE,
     SPECIAL_COND_BR,
     SPECIAL_COND_BREAK,
     SPECIAL_FAIL,
     SPECIAL_JUMP,
-)
-from jitree.vmfb.native.operands import (
-    REFUSED,
-    aligned,
-    emit_register,
-    is_ref,
-    list_end,
-    read_string,
-    read_value,
-)
-from jitree.vmfb.native.records import (
     Decoder,
     EdgeRecord,
     Moves,
     OperandPlan,
+)
+from jitree.vmfb.native.operands import (
+    REFUSED,
+    aligned,
     convention_at,
     edge_at,
     emit,
+    emit_register,
     halfword,
+    is_ref,
+    list_end,
+    read_string,
+    read_value,
     unsigned,
 )
 from jitree.vmfb.words import OPCODE, TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 BR = OPCODE["br"]
 BARE = OPCODE["br.bare"]
-MOVES_SIZE = MOVES.size
+MOVES_SIZE = size_of(Moves)
 
 
 def read_exit(decoder: Decoder, plan: OperandPlan, at: int) -> int:

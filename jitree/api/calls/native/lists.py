@@ -15,15 +15,16 @@ from jitree.api.calls.native.layout import (
     PASS_F64,
     PASS_I32,
     PASS_I64,
-    RESULT,
+    Argument,
+    CallRecord,
+    Python,
+    Result,
 )
 from jitree.api.calls.native.numbers import item_of, length_of, store_number, widened
 from jitree.api.calls.native.python import drained, drop, invoke_with, invoke_with_number, retained, type_of
-from jitree.api.calls.native.records import Argument, CallRecord, Python, Result
 from jitree.codegen.primitives import call, call_double, load32, load64, stack, store64, unlikely
-from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, bury, new_list, release
-from jitree.modules.hal.native.records import Entry, State
+from jitree.codegen.record import place_of, size_of
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, bury, new_list, release
 from jitree.regs.access import retain
 from jitree.regs.layout import (
     KIND_LIST,
@@ -35,6 +36,7 @@ from jitree.regs.layout import (
     LIST_REF,
     LIST_SLOT,
     LIST_VARIANT,
+    Entry,
 )
 
 MOST_NESTED = 16
@@ -42,7 +44,7 @@ MOST_NESTED = 16
 _SLOT = LIST_SLOT.size
 _BITS = LIST_SLOT["bits"]
 
-_RESULT_SIZE = RESULT.size
+_RESULT_SIZE = size_of(Result)
 
 
 def pass_list(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:

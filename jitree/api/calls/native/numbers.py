@@ -18,9 +18,11 @@ from jitree.api.calls.native.layout import (
     PASS_F64,
     PASS_I32,
     PASS_I64,
+    Argument,
+    CallRecord,
+    Python,
 )
 from jitree.api.calls.native.python import type_of
-from jitree.api.calls.native.records import Argument, CallRecord, Python
 from jitree.api.calls.native.views import fits, has_stream, pass_uploaded, refuse
 from jitree.codegen.primitives import (
     bit_length,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Keep = Callable[[object], int]
     """Gives the address of an object, which lasts as long as the records of the function."""
     NewRecord = Callable[[dict[str, Any]], int]
-    """Makes an ARGUMENT record with these fields, which no parameter has, and gives its address."""
+    """Makes an Argument record with these fields, which no parameter has, and gives its address."""
 
 _ANY_SIZES: Final = [-1] * MAXIMUM_RANK
 

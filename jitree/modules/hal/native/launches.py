@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import call_int, lesser, load64, store32, store64
 from jitree.codegen.processor import ticks
-from jitree.codegen.record import layout_of, place_of
+from jitree.codegen.record import layout_of, place_of, size_of
 from jitree.hal.stream_record import (
     BY_GRAPH,
     SINGLY,
@@ -21,8 +21,8 @@ from jitree.hal.stream_record import (
     StreamRecord,
 )
 
-CHAIN_SIZE = layout_of(ChainRecord).size
-LAUNCH_SIZE = layout_of(LaunchRecord).size
+CHAIN_SIZE = size_of(ChainRecord)
+LAUNCH_SIZE = size_of(LaunchRecord)
 _GRID = layout_of(LaunchRecord)["x"]
 _MASK = 0xFFFFFFFF
 FIRST_TRIAL = 8

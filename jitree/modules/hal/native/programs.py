@@ -5,18 +5,21 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
+from jitree.codegen.record import words_of
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_DISPATCH
 from jitree.hal.command_list import ListCommandBuffer
 from jitree.hal.enums import MemoryType
 from jitree.hal.stream_record import BUCKETS
-from jitree.modules.hal.native.layout import HANDLE_POOL
+from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.modules.hal.native.streams import mixed
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer, Reference
     from jitree.hal.device import Device
     from jitree.hal.stream_record import SharedStream
+
+_HANDLE_POOL: Final = words_of(HandlePoolRecord)
 
 _MOST: Final = 256
 """Programs; with one more all are forgotten."""
@@ -43,13 +46,13 @@ class ProgramTable:
     """Programs of one handle pool. They keep the executables that they launch."""
 
     def __init__(self, stream: SharedStream, words: array[int]) -> None:
-        """``words``: of the HANDLE_POOL record."""
+        """``words``: of the HandlePoolRecord record."""
         self._stream = stream
         self._buckets = array("q", bytes(8 * BUCKETS))
         self._programs: dict[bytes, object] = {}
         """What keeps each; None: such a list is Python's."""
         self._knows_transfers = False
-        words[HANDLE_POOL.word("programs")] = self._buckets.buffer_info()[0]
+        words[_HANDLE_POOL.programs] = self._buckets.buffer_info()[0]
 
     def learn(self, commands: CommandBuffer) -> None:
         """Fast paths find lists of this shape from now on, if that is possible."""

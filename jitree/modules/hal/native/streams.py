@@ -18,34 +18,42 @@ from jitree.codegen.primitives import (
     store32,
     store64,
 )
-from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, layout_of, place_of
-from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_DISPATCH, KIND_FILL, KIND_UPDATE
-from jitree.hal.local.executor.records import Command, List, next_row
+from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, layout_of, place_of, size_of
+from jitree.hal.command_layout import (
+    KIND_BARRIER,
+    KIND_COPY,
+    KIND_DISPATCH,
+    KIND_FILL,
+    KIND_UPDATE,
+    Command,
+    List,
+)
+from jitree.hal.local.executor.rows import next_row
 from jitree.hal.stream_record import (
     BUCKETS,
-    KERNEL_NODE,
     LEGACY_STREAM,
     OWNED_BY_CODE,
     OWNED_BY_PYTHON,
     SUBMITTING,
     ChainRecord,
     InstanceRecord,
+    KernelNode,
     ProgramRecord,
     Shape,
     StreamRecord,
 )
 from jitree.modules.hal.native.buffers import take_storage
-from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
 from jitree.modules.hal.native.known import forget, remember
 from jitree.modules.hal.native.launches import CHAIN_SIZE, is_sooner_singly, launch_singly
-from jitree.modules.hal.native.layout import POOL_COUNT
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.layout import POOL_COUNT, HandlePoolRecord
 from jitree.modules.hal.native.registers import DONE, REFUSED
+from jitree.regs.layout import Entry
 
-INSTANCE_SIZE = layout_of(InstanceRecord).size
-NODE_SIZE = KERNEL_NODE.size
-SHAPE_SIZE = layout_of(Shape).size
-_GRID = KERNEL_NODE["x"]
+INSTANCE_SIZE = size_of(InstanceRecord)
+NODE_SIZE = size_of(KernelNode)
+SHAPE_SIZE = size_of(Shape)
+_GRID = layout_of(KernelNode)["x"]
 _MASK = 0xFFFFFFFF
 _PRIME = 0x01000193
 _FEW_PART = 4
