@@ -25,8 +25,9 @@ from trained import MODELS, argument, of_jitree, stem
 
 import jitree
 from jitree.base.events import EventReader
+from jitree.codegen.record import layout_of, size_of
 from jitree.hal import stepwise
-from jitree.hal.command_layout import COMMAND, KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
+from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE, Command
 from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.local.failure import dispatched_function
 from jitree.tools.cache import warm
@@ -34,9 +35,9 @@ from jitree.tools.cache import warm
 _COPIES: Final = r"slow_memcpy|transpose"
 _ELEMENTS: Final = r"_elementwise"
 KINDS: Final = ("fills", "copies", "elementwise", "all three", "barriers")
-_WORDS: Final = COMMAND.size // 4
-_COUNT_X: Final = COMMAND.offsets["count_x"] // 4
-_DATA_LENGTH: Final = COMMAND.offsets["data_length"] // 4
+_WORDS: Final = size_of(Command) // 4
+_COUNT_X: Final = layout_of(Command).offsets["count_x"] // 4
+_DATA_LENGTH: Final = layout_of(Command).offsets["data_length"] // 4
 
 _TRANSFERS: Final = {KIND_BARRIER: "barriers", KIND_FILL: "fills", KIND_COPY: "copies", KIND_UPDATE: ""}
 

@@ -26,12 +26,12 @@ from trained import MODELS, argument, of_jitree
 
 import jitree
 from jitree.base.events import DISPATCH, EventReader
-from jitree.hal.command_layout import CHUNKS_PER_THREAD, WORKGROUP
+from jitree.codegen.record import size_of
+from jitree.hal.command_layout import CHUNKS_PER_THREAD, KernelDispatch, KernelEntry, Workgroup
 from jitree.hal.command_layout import DISPATCH as DISPATCH_STATE
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local.executor.command_lists import even_parts, even_size
-from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
 from jitree.hal.stepwise import DeviceStep
 from jitree.tools.cache import warm
 
@@ -71,7 +71,7 @@ class Dispatch:
         self._tables = [array("q", column) for column in zip(*operands, strict=True)]
         self._constants = array("I", (word & 0xFFFFFFFF for word in step.constants))
         self._failure = array("q", (0,))
-        self._records = array("q", bytes(DISPATCH_STATE.size)), array("q", bytes(WORKGROUP.size))
+        self._records = array("q", bytes(DISPATCH_STATE.size)), array("q", bytes(size_of(Workgroup)))
         state = self._state = KernelDispatch(self._records[0].buffer_info()[0])
         self._group = Workgroup(self._records[1].buffer_info()[0])
         state.size_x = state.size_y = state.size_z = state.concurrency = 1

@@ -1,4 +1,4 @@
-"""Makes named tuples, enumerations, flags and protocols quickly.
+"""Makes named tuples, enumerations, flags, protocols and rows quickly.
 
 Classes of the standard library take longer to make.
 
@@ -17,7 +17,9 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from array import array
     from enum import IntEnum, IntFlag
+    from struct import Struct
     from typing import Protocol as Protocol
 
     class Enumeration(IntEnum):
@@ -248,3 +250,10 @@ else:
 
     class NamedTuple(metaclass=_Maker):
         """See :class:`typing.NamedTuple`."""
+
+
+def rows_of(layout: Struct, data: bytes | memoryview | array[int]) -> Iterator[tuple[Any, ...]]:
+    """As ``layout.iter_unpack``, of a copy. Python's garbage collector takes a memoryview apart that such an
+    iterator still has, and crashes as the iterator goes. A frame that an interrupt has left has its iterators
+    for as long as the error lives, which may end in a circle."""
+    return layout.iter_unpack(bytes(data))

@@ -37,7 +37,7 @@ from numba.cpython import builtins, mathimpl, numbers, rangeobj, tupleobj  # noq
 from jitree.base.records import NamedTuple
 from jitree.codegen import processor_texts
 from jitree.codegen.image.compile import host_target
-from jitree.codegen.record import MemoryRecord
+from jitree.codegen.record import MemoryRecord, fields_of
 from jitree.errors import InternalError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -397,14 +397,14 @@ def record_access(load: Callable[..., Any], store: Callable[..., Any]) -> None:
         key = RecordType
 
         def generic_resolve(self, kind: RecordType, name: str) -> Any:
-            field = kind.cls.fields_of_layout.get(name)
+            field = fields_of(kind.cls).get(name)
             return None if field is None else of_field(field.target())
 
     def read(context: Any, builder: Any, kind: RecordType, value: Any, name: str) -> Any:
-        return load(builder, value, kind.cls.fields_of_layout[name])
+        return load(builder, value, fields_of(kind.cls)[name])
 
     def write(context: Any, builder: Any, stated: Any, given: Any, name: str) -> None:
-        store(builder, given[0], stated.args[0].cls.fields_of_layout[name], given[1])
+        store(builder, given[0], fields_of(stated.args[0].cls)[name], given[1])
 
     _typing_rules.register_attr(Attributes)
     _code_rules.lower_getattr_generic(RecordType)(read)

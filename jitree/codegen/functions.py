@@ -14,8 +14,7 @@ from typing import Any
 from jitree.codegen import typed  # noqa: F401  (it makes the primitives known)
 from jitree.codegen.forks import spread
 from jitree.codegen.frontend import RecordType, compiled, is_primitive, signature_of, types
-from jitree.codegen.primitives import APART
-from jitree.codegen.record import ElementMemory
+from jitree.codegen.primitives import APART, ElementMemory
 from jitree.errors import InternalError
 
 IntegerFunction = Callable[..., Any]

@@ -3,6 +3,9 @@
 :mod:`jitree.codegen.typed` says what they become as machine code; in Python they do the same, slowly. Tiles
 are 8 x 8 sums of products, which stay in registers: as machine code eight vectors, which LLVM does not make
 of loops.
+
+``values = Floats(address)``, ``values[3] = values[2]``: numbers of one type next to each other. As machine
+code these are pointers, not integers, so that LLVM makes vectors of loops over them.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from jitree.codegen.record import MemoryRecord, place_of
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -183,3 +188,42 @@ def add_bytes(tile: Tile, lhs: int, rhs: int) -> Tile:
 
 def store_tile(address: int, tile: Tile) -> None:
     _memory(address, tile.dtype, SIDE * SIDE).reshape(SIDE, SIDE)[...] = tile
+
+
+class ElementMemory(MemoryRecord):
+    """The base of the classes, one for each type."""
+
+    if TYPE_CHECKING:
+        kind: ClassVar[Any]
+        width: ClassVar[int]
+        """Bytes of an element."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.kind.from_address(place_of(self) + self.width * index).value
+
+    def __setitem__(self, index: int, value: float) -> None:
+        self.kind.from_address(place_of(self) + self.width * index).value = value
+
+
+class Bytes(ElementMemory):
+    kind, width = ctypes.c_int8, 1
+
+
+class Halves(ElementMemory):
+    kind, width = ctypes.c_int16, 2
+
+
+class Words(ElementMemory):
+    kind, width = ctypes.c_int32, 4
+
+
+class Longs(ElementMemory):
+    kind, width = ctypes.c_int64, 8
+
+
+class Floats(ElementMemory):
+    kind, width = ctypes.c_float, 4
+
+
+NUMBERS: Final = {Bytes: "int8", Halves: "int16", Words: "int32", Longs: "int64", Floats: "float32"}
+"""The types of elements, as Numba names them."""

@@ -2,22 +2,22 @@
 
     class Entry(MemoryRecord):
         count: i64
+        sizes: i32 = Repeated(3)
         parent: Entry
 
     entry = Entry(address)
     entry.count += 1
     if entry.parent: ...
-    layout_of(Entry)["parent"], layout_of(Entry).size
+    layout_of(Entry)["parent"], size_of(Entry)     # in bytes
+    view[words_of(Entry).count]
 
 A record is its address: ``Entry(0)`` is none, false, and equal to another none. The class states the fields
 in order, from which their places follow: integers, addresses of records, or a record itself where its class
-is ``embedded``. As machine code an access is one instruction (:mod:`jitree.codegen.typed`).
+is ``embedded``. A class of a class has the fields of that one first, and may state another class of records
+for them. As machine code an access is one instruction (:mod:`jitree.codegen.typed`).
 
-``class Entry(MemoryRecord, layout=ENTRY)`` has the fields of a table instead, and states only those that are
-records.
-
-``values = Floats(address)``, ``values[3] = values[2]``: numbers of one type next to each other. As machine
-code these are pointers, not integers, so that LLVM makes vectors of loops over them.
+Making a class does nothing with its fields: every program makes dozens. They are laid out when somebody asks
+for their places, and become attributes with the first record.
 
 ``atomic_add(team.finished, 1)``: numbers that several threads change. Loads, additions and replacements are
 in one order for all threads; a store comes after what its thread did before it. In Python they are ordinary
@@ -27,54 +27,130 @@ ones: there, only one thread may use them at a time.
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, overload
-
-from jitree.base.layout import KINDS, Record
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     u8: TypeAlias = int
+    u16: TypeAlias = int
     u32: TypeAlias = int
     i32: TypeAlias = int
     i64: TypeAlias = int
-    """Kinds of fields, which classes state in annotations that nothing evaluates."""
+    line: TypeAlias = "Atomic"
+    """Kinds of fields, which classes state in annotations that nothing evaluates. A ``line`` is an
+    :class:`Atomic` that has two cache lines to itself, which are fetched in pairs."""
 
 _KINDS: Final[dict[str, Any]] = {
     "u8": ctypes.c_uint8, "u16": ctypes.c_uint16, "u32": ctypes.c_uint32, "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
 }  # fmt: skip
-"""Those of fields that are not 64 bits wide."""
+_CODES: Final = {"u8": "B", "u16": "H", "u32": "I", "i32": "i"}
+"""As :mod:`struct` has them; all others are ``q``."""
+_SIZES: Final = {"u8": 1, "u16": 2, "u32": 4, "i32": 4, "i64": 8, "Atomic": 8, "line": 128}
+
+
+class Repeated(int):
+    """How many numbers a field is, which lie one after the other; its name is the first one's."""
+
+
+class MemoryRecord:
+    """The base of record classes."""
+
+    __slots__ = ("_place_of_this_record",)
+
+    embedded: ClassVar[bool] = False
+    """Whether a field of this class is the record, not its address."""
+    apart: ClassVar[str] = ""
+    """``field: name, ...``: what no access by another name, or by none, overlaps."""
+
+    def __init__(self, place: int) -> None:
+        if type(self) not in _fields:
+            fields_of(type(self))
+        self._place_of_this_record = place
+
+    def __bool__(self) -> bool:
+        return self._place_of_this_record != 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MemoryRecord) and place_of(self) == place_of(other)
+
+    def __hash__(self) -> int:
+        return hash(self._place_of_this_record)
+
+    if TYPE_CHECKING:
+
+        def __index__(self) -> int: ...  # of ``words_of(Entry).parent``
+
+        def __radd__(self, other: int) -> int: ...
+
+
+AnyRecord = TypeVar("AnyRecord", bound=MemoryRecord)
+
+
+class _Words:
+    """Numbers of fields, as attributes."""
+
+
+class Layout:
+    """Where the fields of a class are, in their order; inherited ones come first."""
+
+    __slots__ = ("kinds", "offsets", "size", "stated", "words")
+
+    def __init__(self, record: type[MemoryRecord]) -> None:
+        base = record.__mro__[1]
+        first = None if base is MemoryRecord else layout_of(base)
+        position: int = 0 if first is None else first.size
+        self.offsets: dict[str, int] = {} if first is None else dict(first.offsets)
+        self.kinds: dict[str, str] = {} if first is None else dict(first.kinds)
+        """What the numbers are; of records, and of their addresses, ``i64``."""
+        self.stated: dict[str, tuple[type[MemoryRecord], str]] = {} if first is None else dict(first.stated)
+        """What a class says of them, and which one."""
+        self.words: Any = _Words()
+        named = vars(sys.modules[record.__module__])
+        for name, kind in record.__annotations__.items():
+            self.stated[name] = record, kind
+            if name not in self.offsets:
+                size = _SIZES.get(kind) or (
+                    size_of(named[kind]) if kind in named and named[kind].embedded else 8
+                )
+                position += -position % (size if kind in _SIZES else 8)
+                self.offsets[name] = position
+                self.kinds[name] = kind if kind in _CODES else "i64"
+                position += size * int(record.__dict__.get(name, 1))
+        for name, offset in self.offsets.items():
+            setattr(self.words, name, offset // _SIZES[self.kinds[name]])
+        self.size: int = (position + 7) // 8 * 8
+
+    def __getitem__(self, field: str) -> int:
+        """Where a field begins, in bytes."""
+        return self.offsets[field]
+
+    def packer(self) -> struct.Struct:
+        """All fields in order; each lies at a multiple of its size without gaps."""
+        return struct.Struct("<" + "".join(_CODES.get(kind, "q") for kind in self.kinds.values()))
 
 
 class RecordField:
-    """A field: ``entry.count``. ``Entry.count`` is this object, which knows its ``offset``."""
+    """A field: ``entry.count``."""
 
-    def __init__(
-        self, offset: int, kind: str, owner: type[MemoryRecord], target: str | None, apart: str | None
-    ) -> None:
-        self._kind = _KINDS.get(kind, ctypes.c_int64)
-        self.offset: Final = offset
+    def __init__(self, record: type[MemoryRecord], name: str) -> None:
+        layout = layout_of(record)
+        kind = layout.kinds[name]
+        self._owner, self._stated = layout.stated[name]
+        self._kind = _KINDS[kind]
+        self.offset: Final = layout.offsets[name]
         self.width: Final = ctypes.sizeof(self._kind)
         """Bytes of the field."""
-        self.signed: Final = kind in ("i32", "i64", "line")
-        self.apart: Final = apart
-        """The name of what no access by another name, or by none, overlaps."""
-        self._owner = owner
-        self._target = target
+        self.signed: Final = kind[0] != "u"
+        names = dict(item.split(": ") for item in record.apart.split(", ") if item)
+        self.apart: Final = names.get(name)
 
     def target(self) -> type[MemoryRecord] | None:
         """The class of records that the field points to; None for a number."""
-        if self._target is None:
+        if self._stated in _KINDS:
             return None
-        found: type[MemoryRecord] = getattr(sys.modules[self._owner.__module__], self._target)
-        return found
-
-    @overload
-    def __get__(self, record: None, owner: type[MemoryRecord]) -> Self: ...
-
-    @overload
-    def __get__(self, record: MemoryRecord, owner: type[MemoryRecord]) -> int | MemoryRecord: ...
+        return Atomic if self._stated == "line" else _named(self._owner, self._stated)
 
     def __get__(self, record: MemoryRecord | None, owner: type[MemoryRecord]) -> Any:
         if record is None:
@@ -90,56 +166,54 @@ class RecordField:
         self._kind.from_address(place_of(record) + self.offset).value = number
 
 
-class MemoryRecord:
-    """The base of record classes."""
-
-    __slots__ = ("_place_of_this_record",)
-
-    layout_of_fields: ClassVar[Record]
-    fields_of_layout: ClassVar[dict[str, RecordField]]
-    embedded: ClassVar[bool] = False
-    """Whether a field of this class is the record, not its address."""
-
-    def __init__(self, place: int) -> None:
-        self._place_of_this_record = place
-
-    def __init_subclass__(
-        cls, layout: Record | None = None, apart: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        stated: dict[str, str] = cls.__annotations__
-        cls.layout_of_fields = layout or _laid_out(cls.__name__, stated)
-        cls.fields_of_layout = {}
-        for name, kind in cls.layout_of_fields.types.items():
-            target = stated.get(name) if stated.get(name) not in KINDS else None
-            field = RecordField(cls.layout_of_fields[name], kind, cls, target, apart.get(name))
-            cls.fields_of_layout[name] = field
-            setattr(cls, name, field)
-
-    def __bool__(self) -> bool:
-        return self._place_of_this_record != 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MemoryRecord) and place_of(self) == place_of(other)
-
-    def __hash__(self) -> int:
-        return hash(self._place_of_this_record)
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> int: ...  # fields that the class does not name
-
-        def __setattr__(self, name: str, value: Any) -> None: ...
+_layouts: Final[dict[type[MemoryRecord], Layout]] = {}
+_fields: Final[dict[type[MemoryRecord], dict[str, RecordField]]] = {MemoryRecord: {}}
 
 
-def _laid_out(name: str, stated: Mapping[str, str]) -> Record:
-    """The fields of a class one after the other; those that are records take a word."""
-    kinds = ((kind if kind in KINDS else "i64", field) for field, kind in stated.items())
-    return Record(name, "\n".join(f"{kind} {field}" for kind, field in kinds))
-
-
-def layout_of(record: type[MemoryRecord]) -> Record:
+def layout_of(record: type[MemoryRecord]) -> Layout:
     """Where the fields of a class are."""
-    return record.layout_of_fields
+    found = _layouts.get(record)
+    if found is None:
+        found = _layouts[record] = Layout(record)
+    return found
+
+
+def size_of(record: type[MemoryRecord]) -> int:
+    """Bytes of a record, a multiple of 8."""
+    return (_layouts.get(record) or layout_of(record)).size
+
+
+def words_of(record: type[AnyRecord]) -> AnyRecord:
+    """The number of each field, as an attribute: its place in a view of records as numbers of its width."""
+    words: AnyRecord = (_layouts.get(record) or layout_of(record)).words
+    return words
+
+
+def fields_of(record: type[MemoryRecord]) -> dict[str, RecordField]:
+    """The fields, which are attributes of the class's records from then on."""
+    found = _fields.get(record)
+    if found is None:
+        found = _fields[record] = {name: RecordField(record, name) for name in layout_of(record).offsets}
+        for name, field in found.items():
+            setattr(record, name, field)
+    return found
+
+
+def _named(owner: type[MemoryRecord], name: str) -> type[MemoryRecord]:
+    """A class by its name in the module of another one; one whose module that does not import when it runs
+    is the only one of its name in the package."""
+    found: type[MemoryRecord] | None = vars(sys.modules[owner.__module__]).get(name)
+    if found is None:
+        known: list[type[MemoryRecord]] = [MemoryRecord]
+        for record in known:
+            known += record.__subclasses__()
+        package = owner.__module__.partition(".")[0]
+        alike = {
+            item for item in known if (item.__module__.partition(".")[0], item.__name__) == (package, name)
+        }
+        (found,) = alike
+        assert not found.embedded, f"{owner.__name__} is laid out without {name}"
+    return found
 
 
 def place_of(record: MemoryRecord) -> int:
@@ -152,14 +226,15 @@ class Atomic(MemoryRecord):
     """A field of 64 bits, at a multiple of 8."""
 
     embedded = True
+    number: i64
 
 
 def atomic_load(word: Atomic) -> int:
-    return ctypes.c_int64.from_address(place_of(word)).value
+    return word.number
 
 
 def atomic_store(word: Atomic, value: int) -> None:
-    ctypes.c_int64.from_address(place_of(word)).value = value
+    word.number = value
 
 
 def atomic_add(word: Atomic, amount: int) -> int:
@@ -175,45 +250,3 @@ def atomic_replace(word: Atomic, expected: int, value: int) -> bool:
     if found:
         atomic_store(word, value)
     return found
-
-
-class ElementMemory(MemoryRecord):
-    """The base of the classes, one for each type."""
-
-    kind: ClassVar[Any]
-    width: ClassVar[int]
-    """Bytes of an element."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls.width = ctypes.sizeof(cls.kind)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.kind.from_address(place_of(self) + self.width * index).value
-
-    def __setitem__(self, index: int, value: float) -> None:
-        self.kind.from_address(place_of(self) + self.width * index).value = value
-
-
-class Bytes(ElementMemory):
-    kind = ctypes.c_int8
-
-
-class Halves(ElementMemory):
-    kind = ctypes.c_int16
-
-
-class Words(ElementMemory):
-    kind = ctypes.c_int32
-
-
-class Longs(ElementMemory):
-    kind = ctypes.c_int64
-
-
-class Floats(ElementMemory):
-    kind = ctypes.c_float
-
-
-NUMBERS: Final = {Bytes: "int8", Halves: "int16", Words: "int32", Longs: "int64", Floats: "float32"}
-"""The types of elements, as Numba names them."""

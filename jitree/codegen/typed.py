@@ -23,9 +23,8 @@ from jitree.codegen.frontend import (
     signature,
     types,
 )
-from jitree.codegen.primitives import DEPTH, SIDE
+from jitree.codegen.primitives import DEPTH, NUMBERS, SIDE
 from jitree.codegen.record import (
-    NUMBERS,
     Atomic,
     RecordField,
     atomic_add,

@@ -97,7 +97,7 @@ class CudaDevice(Finalized, Device):
         return self.stream.follows(fence)
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
-        """Shows machine code the QUEUE record."""
+        """Shows machine code the Queue record."""
         table.set_extent(address, self.queue_record(), 0)
 
     def queue_record(self, queue_affinity: int = -1) -> int:

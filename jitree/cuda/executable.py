@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from jitree import errors
+from jitree.codegen.record import size_of
 from jitree.cuda import executable_format, jit, ptx
 from jitree.cuda.executable_format import ExportDescription
-from jitree.hal.command_layout import ENTRY_POINT
+from jitree.hal.command_layout import KernelEntry
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "cuda-nvptx-fb"
 _ENTRY: Final = struct.Struct("<3q6i")
-assert _ENTRY.size == ENTRY_POINT.size
+assert _ENTRY.size == size_of(KernelEntry)
 _UNKNOWN: Final = -1
 _BLOCK_WORDS: Final = 4
 """Words of a function's launch record: threads in x, y and z, bytes of dynamic shared memory."""
@@ -199,7 +200,7 @@ def describe(export: ExportDescription) -> str:
 
 
 class CudaFunctionTable:
-    """Tables ENTRY_POINT records of the kernels, as command lists take them.
+    """Tables KernelEntry records of the kernels, as command lists take them.
 
     ``code`` is the CUfunction, ``environment`` the address of four i32: threads in x, y and z, bytes of
     dynamic shared memory. Code that keeps an address keeps the table, and with it the loaded modules.
@@ -239,16 +240,16 @@ class CudaFunctionTable:
         return self.kernels[ordinal].export.name
 
     def entry_point(self, ordinal: int) -> int:
-        """Address of the function's ENTRY_POINT record."""
-        return self._first_entry + ordinal * ENTRY_POINT.size
+        """Address of the function's KernelEntry record."""
+        return self._first_entry + ordinal * size_of(KernelEntry)
 
     def local_memory(self, ordinal: int) -> int:
         """None on the host: shared memory is the device's."""
         return 0
 
     def kernel_at(self, entry: int) -> CudaKernel:
-        """The kernel of an ENTRY_POINT record's address."""
-        return self.kernels[(entry - self._first_entry) // ENTRY_POINT.size]
+        """The kernel of an KernelEntry record's address."""
+        return self.kernels[(entry - self._first_entry) // size_of(KernelEntry)]
 
 
 _SYMBOLS: Final = 1

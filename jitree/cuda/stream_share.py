@@ -13,7 +13,7 @@ from weakref import finalize
 
 from jitree.base.finalizers import guard
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import size_of, words_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.errors import UnimplementedError
 from jitree.hal import watchdog
@@ -22,12 +22,12 @@ from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WATCHED, QueueRec
 from jitree.hal.stream_record import (
     EXPORTED_BY_CODE,
     EXPORTED_BY_PYTHON,
-    KNOWN,
     MOST_HELD,
     MOST_HELD_WORDS,
     MOST_KNOWN,
     MOST_NEIGHBOURS,
     OWNED_BY_PYTHON,
+    KnownRecord,
     StreamRecord,
 )
 from jitree.regs.layout import PLACE_SHIFT
@@ -59,15 +59,7 @@ _refuse: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 1)
 """In place of cuStreamQuery, so that machine code leaves waiting to Python."""
 _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of StreamRecords by place."""
-_STREAM: Final = layout_of(StreamRecord)
-_WORDS: Final = (
-    "owner", "tick", "completed", "held", "program", "launched", "lends", "failed", "exports",
-    "launch_kernel", "query", "known_count", "worked", "exposed", "asking", "owed",
-)  # fmt: skip
-(
-    _OWNER, _TICK, _COMPLETED, _HELD, _PROGRAM, _LAUNCHED, _LENDS, _FAILED, _EXPORTS,
-    _LAUNCH_KERNEL, _QUERY, _KNOWN_COUNT, _WORKED, _EXPOSED, _ASKING, _OWED,
-) = map(_STREAM.word, _WORDS)  # fmt: skip
+_STREAM: Final = words_of(StreamRecord)
 
 
 def _forget(place: int) -> None:
@@ -76,12 +68,12 @@ def _forget(place: int) -> None:
 
 
 class StreamShare:
-    """Keeps the STREAM and QUEUE records of one stream. The caller holds the stream's lock."""
+    """Keeps the STREAM and Queue records of one stream. The caller holds the stream's lock."""
 
     def __init__(self, context: CudaContext, handle: Handle, event: Handle) -> None:
         """``event``: for machine code."""
-        self._words = array("q", bytes(_STREAM.size))
-        self._known = array("q", bytes(KNOWN.size * MOST_KNOWN))
+        self._words = array("q", bytes(size_of(StreamRecord)))
+        self._known = array("q", bytes(size_of(KnownRecord) * MOST_KNOWN))
         self._held = array("q", bytes(8 * (MOST_HELD + MOST_HELD_WORDS)))
         self.address: int = self._words.buffer_info()[0]
         self.record = QueueRecord(self.address)
@@ -123,42 +115,42 @@ class StreamShare:
         with suppress(UnimplementedError):  # before CUDA 11.8
             values["launch_kernel"] = context.api.address("cuLaunchKernelEx")
         for field, value in (values | self._driver).items():
-            self._words[_STREAM.word(field)] = value
+            self._words[getattr(_STREAM, field)] = value
         return True
 
     @property
     def tick(self) -> int:
         """Number of the newest submission."""
-        return self._words[_TICK]
+        return self._words[_STREAM.tick]
 
     @property
     def completed(self) -> int:
         """Everything up to here is done on the device."""
-        return self._words[_COMPLETED]
+        return self._words[_STREAM.completed]
 
     @completed.setter
     def completed(self, tick: int) -> None:
-        self._words[_COMPLETED] = tick
+        self._words[_STREAM.completed] = tick
 
     @property
     def last_launch(self) -> tuple[int, int]:
         """Gives the address of the PROGRAM launched last, and that submission's number."""
-        return self._words[_PROGRAM], self._words[_LAUNCHED]
+        return self._words[_STREAM.program], self._words[_STREAM.launched]
 
     @property
     def lends(self) -> bool:
         """Whether machine code has used memory of other libraries."""
-        return bool(self._words[_LENDS])
+        return bool(self._words[_STREAM.lends])
 
     @property
     def exports(self) -> bool:
         """Whether machine code has given memory to other libraries."""
-        return self._words[_EXPORTS] == EXPORTED_BY_CODE
+        return self._words[_STREAM.exports] == EXPORTED_BY_CODE
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Keeps machine code from submitting meanwhile. The caller holds the stream's lock."""
-        is_code = self._words[_OWNER] != OWNED_BY_PYTHON
+        is_code = self._words[_STREAM.owner] != OWNED_BY_PYTHON
         self.take()
         try:
             yield
@@ -168,17 +160,17 @@ class StreamShare:
 
     def launch_held(self) -> None:
         """Has what machine code holds back enter the stream."""
-        if self._words[_HELD]:
+        if self._words[_STREAM.held]:
             self.take()
             self.hand_over()
 
     @property
     def refused(self) -> int:
         """The number of the submission of machine code that the driver has refused; 0 = none."""
-        return self._words[_FAILED]
+        return self._words[_STREAM.failed]
 
     def forget_refused(self) -> None:
-        self._words[_FAILED] = 0
+        self._words[_STREAM.failed] = 0
 
     def connect(self, code: StreamCode, programs: Programs) -> None:
         """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
@@ -196,7 +188,7 @@ class StreamShare:
     def refuse_waits(self) -> None:
         """Leaves waiting to Python. The device may get there without having done what it was told."""
         if self._has_driver:
-            self._words[_QUERY] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
+            self._words[_STREAM.query] = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
 
     def end(self) -> None:
         """Stops machine code from submitting, for good. Threads that wait do not ask for the stream again."""
@@ -211,23 +203,23 @@ class StreamShare:
     @property
     def is_owed(self) -> bool:
         """Whether another call waits for something that is not done, or has left the wait to the host."""
-        return max(self._words[_OWED], self.awaited) > self._words[_COMPLETED]
+        return max(self._words[_STREAM.owed], self.awaited) > self._words[_STREAM.completed]
 
     @property
     def is_asked(self) -> bool:
         """Whether machine code asks the driver for the stream just now, on any thread."""
-        return bool(self._words[_ASKING])
+        return bool(self._words[_STREAM.asking])
 
     def allow_waits(self) -> None:
         """Takes :meth:`refuse_waits` back, unless the stream has ended."""
         with self._lock:
             if not self._is_over:
-                self._words[_QUERY] = self._driver["query"]
+                self._words[_STREAM.query] = self._driver["query"]
 
     @property
     def launches_kernels(self) -> bool:
         """Whether machine code can launch kernels without a graph."""
-        return bool(self._words[_LAUNCH_KERNEL])
+        return bool(self._words[_STREAM.launch_kernel])
 
     @property
     def is_connected(self) -> bool:
@@ -236,26 +228,26 @@ class StreamShare:
 
     def take(self) -> None:
         """The stream is Python's from now on."""
-        if self._words[_OWNER] != OWNED_BY_PYTHON:
+        if self._words[_STREAM.owner] != OWNED_BY_PYTHON:
             assert self._code is not None
             while not self._code.take_over(self.address):
                 time.sleep(0)
 
     def count(self) -> int:
         """Counts a submission of Python's, which has taken the stream."""
-        self._words[_TICK] += 1
-        self._words[_KNOWN_COUNT], self._words[_WORKED] = 0, self._words[_TICK]
-        return self._words[_TICK]
+        self._words[_STREAM.tick] += 1
+        self._words[_STREAM.known_count], self._words[_STREAM.worked] = 0, self._words[_STREAM.tick]
+        return self._words[_STREAM.tick]
 
     def forget_uploads(self) -> None:
         """Other libraries may write from now on to what the host knew of. The stream is Python's then."""
         self.take()
-        self._words[_KNOWN_COUNT] = 0
-        self._words[_EXPORTS] = self._words[_EXPORTS] or EXPORTED_BY_PYTHON
+        self._words[_STREAM.known_count] = 0
+        self._words[_STREAM.exports] = self._words[_STREAM.exports] or EXPORTED_BY_PYTHON
 
     def expose(self) -> None:
         """Other devices use its memory: from now on the host knows nothing of it."""
-        self._words[_EXPOSED] = 1
+        self._words[_STREAM.exposed] = 1
 
     def is_done_in_a_moment(self, tick: int) -> bool:
         """Whether machine code, if there is any, finds a submission done."""

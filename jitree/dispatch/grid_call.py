@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from jitree.codegen.record import words_of
 from jitree.dispatch.function import (
     BytecodeFunction,
     host_call,
@@ -15,15 +16,14 @@ from jitree.dispatch.function import (
     host_registers,
     register_slots,
 )
-from jitree.regs.layout import FRAME
+from jitree.regs.layout import FrameRecord
 from jitree.regs.machine import FIRST_TIME, FRAME_WORDS, Machine
 from jitree.vmfb.cconv import TAGS
 from jitree.vmfb.words import OPCODE, TAG_REF_COPY, signed
 
 Cell = tuple[int, int, int]
 
-_PC: Final = FRAME.word("pc")
-_RESULTS: Final = FRAME.word("results")
+_FRAME: Final = words_of(FrameRecord)
 _WORD: Final = 1 << 32
 _CONDITION_SIZE: Final = 4
 
@@ -98,8 +98,8 @@ class GridCall:
         machine.begin(self.host)
         self._limit(machine, 1)
         frames, code = machine.frames, self.host.code_address
-        frames[_PC] = code + 4 * self.host.code[1]
-        frames[FRAME_WORDS + _RESULTS] = code + 4 * self._results
+        frames[_FRAME.pc] = code + 4 * self.host.code[1]
+        frames[FRAME_WORDS + _FRAME.results] = code + 4 * self._results
         machine.pc = machine.adopt()
 
     def results(self, machine: Machine) -> list[object]:

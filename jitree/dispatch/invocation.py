@@ -34,7 +34,7 @@ from jitree.errors import (
     see_to_overflow,
 )
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import CONTENDED, PATIENT, PROMPT, STATE
+from jitree.regs.layout import CONTENDED, PATIENT, PROMPT, STATE_WORDS
 from jitree.regs.machine import NESTED_STACK, PROMPT_TIME, STACK, Machine
 from jitree.regs.records import FunctionRecords
 
@@ -48,7 +48,6 @@ MAXIMUM_NESTING: Final = 48
 """Calls that host functions make back into their context. Each takes up to fifteen Python frames, of which
 CPython allows 1000 by default."""
 _POOLED_MACHINES: Final = 4
-_STATE_FRAME: Final = STATE.word("frame")
 T = TypeVar("T")
 Call = Generator["Awaited", None, list[Any]]
 """A call in progress: gives what it waits for, one after the other, in the end the results."""
@@ -156,7 +155,7 @@ class Invoker(ContextGate):
     def free_direct(self, machine: Machine) -> None:
         """Ends a direct call that has left frames."""
         machine.release_frames()
-        machine.state[_STATE_FRAME] = machine.frames_address
+        machine.state[STATE_WORDS.frame] = machine.frames_address
 
     def abandon(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
         """Ends a direct call that failed, and adds to the error where that was. Raises what it becomes."""

@@ -18,9 +18,10 @@ from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import Scope
 from jitree.base.finalizers import with_lock
 from jitree.base.weak_sets import SharedWeakSet
+from jitree.codegen.record import size_of, words_of
 from jitree.dispatch.engine import YIELD
 from jitree.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, StatusError
-from jitree.regs.layout import CONTENDED, GATE, STATE
+from jitree.regs.layout import CONTENDED, STATE_WORDS, GateRecord
 
 if TYPE_CHECKING:
     import threading
@@ -79,12 +80,9 @@ class Shortcomings:
         return FailedPreconditionError("\n".join([f"{head} of the program failed:", *texts, *rest]))
 
 
-STATE_PROMPT: Final = STATE.word("prompt")
-READY: Final = GATE.word("ready")
-NESTING: Final = GATE.word("nesting")
-FAULTS: Final = GATE.word("faults")
-BEGUN: Final = GATE.word("begun")
-CANCELS: Final = GATE.word("cancels")
+STATE_PROMPT: Final = STATE_WORDS.prompt
+_GATE: Final = words_of(GateRecord)
+READY, NESTING, FAULTS, BEGUN, CANCELS = _GATE.ready, _GATE.nesting, _GATE.faults, _GATE.begun, _GATE.cancels
 _CONTENDED_SECONDS: Final = 1.0
 """How long calls leave the context to others while devices work, after one thread has found another in it."""
 
@@ -127,7 +125,7 @@ class ContextGate(abc.ABC):
         """Held while anything of the context runs or changes."""
         self.shortcomings = Shortcomings()
         """What host functions found wrong in the call in progress, which goes on; raised at its end."""
-        self.gate = array("q", bytes(GATE.size))
+        self.gate = array("q", bytes(size_of(GateRecord)))
         self.gate_address: int = self.gate.buffer_info()[0]
         """The address of the GATE record."""
         self.watch_gate: Callable[[threading.RLock], AbstractContextManager[object]] = nullcontext

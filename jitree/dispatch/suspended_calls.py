@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jitree.dispatch.engine import YIELD
-from jitree.regs.layout import PATIENT, STATE
+from jitree.regs.layout import PATIENT, STATE_WORDS
 
 if TYPE_CHECKING:
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.function import BytecodeFunction
     from jitree.dispatch.invocation import Call, Invoker
     from jitree.regs.machine import Machine
-
-_STATE_PROMPT = STATE.word("prompt")
 
 
 def go_on_promptly(
@@ -56,5 +54,5 @@ def _rest(invoker: Invoker, function: BytecodeFunction, machine: Machine) -> Cal
             invoker.free_direct(machine)
             raise
         finally:
-            machine.state[_STATE_PROMPT] = PATIENT
+            machine.state[STATE_WORDS.prompt] = PATIENT
             invoker.is_direct_going_on = False

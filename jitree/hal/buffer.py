@@ -11,16 +11,10 @@ import numpy as np
 
 from jitree.base.arguments import integer
 from jitree.base.finalizers import Finalizer, Unique, guard
+from jitree.codegen.record import words_of
 from jitree.errors import OutOfRangeError, PermissionDeniedError
-from jitree.hal.enums import (
-    NOTHING,
-    WHOLE_BUFFER,
-    BufferUsage,
-    MemoryAccess,
-    MemoryType,
-    names,
-)
-from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON, PLACE_SHIFT
+from jitree.hal.enums import NOTHING, WHOLE_BUFFER, BufferUsage, MemoryAccess, MemoryType, names
+from jitree.regs.layout import ENTRY, EXTENSION_SIZE, OWNER_PYTHON, PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE, format_shaped_type
 from jitree.types import element_type as _element_type
 
@@ -33,9 +27,7 @@ _HOST_VISIBLE: Final = int(MemoryType.HOST_VISIBLE)
 _WRITE: Final = int(MemoryAccess.WRITE)
 _owners_lock = guard()
 
-_ADDRESS: Final = ENTRY.word("address")
-_ACCESS: Final = ENTRY.word("access")
-_ENCODING: Final = ENTRY.word("encoding")
+_ENTRY: Final = words_of(Entry)
 _AFTER_RANK: Final = ENTRY["rank"] // 8 + 1
 _PUBLISHED: Final = Struct("=qqiiiiii")
 """The words of a view's entry from the address to the rank."""
@@ -175,9 +167,9 @@ class Buffer(Unique):
         """Address 0: machine code cannot use it."""
         word = (address - table.base) >> 2
         table.set_extent(address, self.published_address, self.byte_length)
-        table.i32[word + _ACCESS] = self.published_type
-        table.i32[word + _ACCESS + 1] = self.allowed_usage
-        table.i32[word + _ENCODING] = self.allowed_access
+        table.i32[word + _ENTRY.access] = self.published_type
+        table.i32[word + _ENTRY.access + 1] = self.allowed_usage
+        table.i32[word + _ENTRY.encoding] = self.allowed_access
 
     @property
     def is_writable(self) -> bool:
@@ -300,7 +292,7 @@ class BufferView(Unique):
             self._published = self._words()
         entry, extension = self._published
         word = (address - table.base) >> 3
-        table.i64[word + _ADDRESS : word + _AFTER_RANK] = entry
+        table.i64[word + _ENTRY.address : word + _AFTER_RANK] = entry
         word += table.extension >> 3
         table.i64[word : word + EXTENSION_SIZE // 8] = extension
 

@@ -1,51 +1,51 @@
 """Lays out recorded commands as flat tables, for recording and for the executor.
 
-A command list is a table of rows (COMMAND). What a row works on lies in side tables that it indexes: operands
+A command list is a table of rows (Command). What a row works on lies in side tables that it indexes: operands
 (buffer ranges, as arrays of addresses and lengths, the form in which kernels want bindings, and of what
 their buffers allow), 32-bit constants, bytes of updates. Rows never change after recording, so one list can
 be submitted many times and at the same time: only the operand tables are copied and patched from the binding
 table of a submission.
-The other records, from FUNCTIONS on, are memory that the command executor and Python share.
+The other records, from Functions on, are memory that the command executor and Python share.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jitree.base.layout import Record
+from jitree.codegen.record import Atomic, MemoryRecord
 from jitree.hal.enums import MAXIMUM_CONSTANTS, MAXIMUM_SET_BINDINGS
 
-ENTRY_POINT: Final = Record(
-    "entry point",
-    """
-    i64 code              # address of the function: i32 (environment, dispatch state, workgroup state)
-    i64 environment       # address of the executable's environment
-    i64 cost              # moving average of ticks per 1024 workgroups, 0 = not run yet; racy by design
-    i32 local_memory      # bytes of local memory that each workgroup in flight needs
-    i32 flags             # ENTRY_*
-    i32 constant_count    # 32-bit words, -1 = not stated by the executable
-    i32 binding_count     # -1 = not stated by the executable
-    i32 ordinal           # position among the executable's functions
-    i32 parts             # into how many a workgroup can be cut at most; 0 and 1: it cannot
-    """,
-)
-"""A function of a loaded executable. Records belong to the executable and live as long as it does."""
+if TYPE_CHECKING:
+    from jitree.codegen.record import i32, i64, line, u8, u16, u32
 
-EXECUTABLE: Final = Record(
-    "executable",
-    """
-    i64 names             # address of rows (address, length), the name of each function
-    i64 pipelines         # address of the addresses of PipelineRecords, one for each function; 0 = none
-    """,
-)
-"""What the extension of an executable's handle entry has."""
+
+class KernelEntry(MemoryRecord):
+    """Is a function of a loaded executable, which owns it and lives as long."""
+
+    code: i64  # address of the function: i32 (environment, dispatch state, workgroup state)
+    environment: i64  # address of the executable's environment
+    cost: Atomic  # moving average of ticks per 1024 workgroups, 0 = not run yet; racy by design
+    local_memory: i32  # bytes of local memory that each workgroup in flight needs
+    flags: i32  # ENTRY_*
+    constant_count: i32  # 32-bit words, -1 = not stated by the executable
+    binding_count: i32  # -1 = not stated by the executable
+    ordinal: i32  # position among the executable's functions
+    parts: i32  # into how many a workgroup can be cut at most; 0 and 1: it cannot
+
+
+class ExecutableRecord(MemoryRecord):
+    """Is what the extension of an executable's handle entry has."""
+
+    names: i64  # address of rows (address, length), the name of each function
+    pipelines: i64  # address of the addresses of PipelineRecords, one for each function; 0 = none
+
 
 ENTRY_SEQUENTIAL: Final = 1
 """Workgroups of one dispatch must not run at the same time."""
 ENTRY_SPAN: Final = 2
 """One call runs a span of the grid: for functions that pay for every call.
 
-``code`` finds the span in WORKGROUP: ``first`` and ``last``. When it fails it leaves the id of the workgroup
+``code`` finds the span in Workgroup: ``first`` and ``last``. When it fails it leaves the id of the workgroup
 there; its executable is asked for the error (``LocalExecutable.take_failure``).
 """
 ENTRY_INTERPRETED: Final = 4
@@ -53,68 +53,70 @@ ENTRY_INTERPRETED: Final = 4
 its cost: the executable writes ``cost`` itself, and spans are long.
 """
 
-COUNTS: Final = Record("workgroup counts", "u32 x\nu32 y\nu32 z")
 
-DISPATCH: Final = Record(
-    "dispatch state",
-    """
-    u32 size_x            # of a workgroup
-    u32 size_y
-    u16 size_z
-    u16 constant_count
-    u32 count_x           # workgroups
-    u32 count_y
-    u16 count_z
-    u8 concurrency        # threads that may run workgroups
-    u8 binding_count
-    i64 constants         # address of the 32-bit constants
-    i64 addresses         # of the bindings' addresses
-    i64 lengths           # of the bindings' lengths
-    i64 failure           # our own: address of the job's failure, which ends it when it is not zero
-    i64 parts             # our own: into how many each workgroup is cut; spans count those
-    i64 accesses          # our own: of what the bindings allow
-    """,
-)
-"""What functions of executables know of the dispatch."""
+class Counts(MemoryRecord):
+    """Counts the workgroups of a dispatch."""
 
-WORKGROUP: Final = Record(
-    "workgroup state",
-    """
-    u32 x                 # the workgroup's id
-    u32 y
-    u16 z
-    u16 reserved
-    u32 processor         # number of the thread
-    i64 local_memory
-    u32 local_size
-    u32 padding
-    i64 first             # of a span (ENTRY_SPAN): number of the first workgroup, x fastest, or part of one
-    i64 last              # … of the one after the last
-    """,
-)
-"""What functions of executables know of the workgroup. It ends before ``padding`` for those of others."""
+    x: u32
+    y: u32
+    z: u32
 
-COMMAND: Final = Record(
-    "command",
-    """
-    i32 kind              # KIND_*
-    i32 operand           # index of the first operand
-    i32 operand_count     # of a dispatch: bindings; the counts of an indirect one are one more operand
-    i32 constant          # index of the first constant
-    i32 constant_count
-    i32 count_x           # workgroups, unsigned
-    i32 count_y
-    i32 count_z
-    i64 entry             # address of the entry point record of a dispatch
-    i32 pattern           # of a fill, repeated to four bytes
-    i32 pattern_length    # 1, 2 or 4
-    i64 data              # offset of the bytes of an update
-    i32 data_length       # of an update
-    i32 object            # position of a dispatch's executable in the list's kept objects, for messages
-    """,
-)
-COMMAND_ROW: Final = COMMAND.packer()
-assert COMMAND.size == COMMAND_ROW.size == 64 and ENTRY_POINT.size == WORKGROUP.size == 48
+
+class KernelDispatch(MemoryRecord):
+    """Tells functions of executables what they know of the dispatch."""
+
+    size_x: u32  # of a workgroup
+    size_y: u32
+    size_z: u16
+    constant_count: u16
+    count_x: u32  # workgroups
+    count_y: u32
+    count_z: u16
+    concurrency: u8  # threads that may run workgroups
+    binding_count: u8
+    constants: i64  # address of the 32-bit constants
+    addresses: i64  # of the bindings' addresses
+    lengths: i64  # of the bindings' lengths
+    failure: i64  # our own: address of the job's failure, which ends it when it is not zero
+    parts: i64  # our own: into how many each workgroup is cut; spans count those
+    accesses: i64  # our own: of what the bindings allow
+
+
+class Workgroup(MemoryRecord):
+    """Tells functions of executables what they know of the workgroup.
+
+    It ends before ``padding`` for those of others."""
+
+    x: u32  # the workgroup's id
+    y: u32
+    z: u16
+    reserved: u16
+    processor: u32  # number of the thread
+    local_memory: i64
+    local_size: u32
+    padding: u32
+    first: i64  # of a span (ENTRY_SPAN): number of the first workgroup, x fastest, or part of one
+    last: i64  # … of the one after the last
+
+
+class Command(MemoryRecord):
+    """Is a row of a command list."""
+
+    kind: i32  # KIND_*
+    operand: i32  # index of the first operand
+    operand_count: i32  # of a dispatch: bindings; the counts of an indirect one are one more operand
+    constant: i32  # index of the first constant
+    constant_count: i32
+    count_x: i32  # workgroups, unsigned
+    count_y: i32
+    count_z: i32
+    entry: KernelEntry  # address of the entry point record of a dispatch
+    pattern: i32  # of a fill, repeated to four bytes
+    pattern_length: i32  # 1, 2 or 4
+    data: i64  # offset of the bytes of an update
+    data_length: i32  # of an update
+    object: i32  # position of a dispatch's executable in the list's kept objects, for messages
+
 
 KIND_BARRIER: Final = 0
 """Everything before it is finished before anything after it starts."""
@@ -128,59 +130,56 @@ KIND_DISPATCH: Final = 4
 KIND_DISPATCH_INDIRECT: Final = 5
 """Three u32 workgroup counts are read from the last operand when the command executes."""
 
-PATCH: Final = Record(
-    "patch",
-    """
-    i64 operand           # index of the operand to set
-    i64 slot              # of the binding table
-    i64 offset            # added to the table entry's
-    i64 length            # WHOLE_BUFFER = the rest of the table entry
-    i64 alignment         # required of the address, minus 1
-    """,
-)
 
-LIST: Final = Record(
-    "list",
-    """
-    i64 rows              # address of the COMMAND rows
-    i64 row_count
-    i64 addresses         # of i64 operand addresses; those that a patch sets are 0
-    i64 lengths           # of i64 operand lengths
-    i64 accesses          # of i64 MemoryAccess, what each operand's buffer allows
-    i64 operand_count
-    i64 constants         # of the 32-bit constants
-    i64 data              # of the update bytes
-    i64 patches           # of the PATCH rows
-    i64 patch_count
-    i64 local_memory      # the most that any dispatch of the list needs for a workgroup
-    """,
-)
-"""What the command executor is given. Recording, in Python or in native code, ends with filling one in."""
+class Patch(MemoryRecord):
+    """Names a range of a command that a submission has in a slot."""
 
-COMMANDS: Final = Record(
-    "commands",
-    """
-    i64 next              # in a list of idle ones
-    i64 ready             # 1 = recording has ended and machine code may execute it
-    i64 modes             # of the command buffer
-    i64 copies            # 1 = ranges of copies have to be compared when slots are known
-    i64 list              # address of the LIST record
-    i64 slot_count
-    i64 slots             # address of SLOT rows
-    i64 place             # whose memory it works on, as in ENTRY.access
-    """,
-)
-"""What machine code must know of a command buffer before it executes it."""
+    operand: i64  # index of the operand to set
+    slot: i64  # of the binding table
+    offset: i64  # added to the table entry's
+    length: i64  # WHOLE_BUFFER = the rest of the table entry
+    alignment: i64  # required of the address, minus 1
 
-SLOT: Final = Record(
-    "slot",
-    """
-    i32 used              # 1 = a submission must have a buffer there
-    i32 usage             # that the buffer must have been allocated for
-    i32 access            # that it must allow
-    i32 reserved
-    """,
-)
+
+class List(MemoryRecord):
+    """Is what the command executor is given.
+
+    Recording, in Python or in machine code, ends with filling one in."""
+
+    rows: Command  # address of the Command rows
+    row_count: i64
+    addresses: i64  # of i64 operand addresses; those that a patch sets are 0
+    lengths: i64  # of i64 operand lengths
+    accesses: i64  # of i64 MemoryAccess, what each operand's buffer allows
+    operand_count: i64
+    constants: i64  # of the 32-bit constants
+    data: i64  # of the update bytes
+    patches: i64  # of the Patch rows
+    patch_count: i64
+    local_memory: i64  # the most that any dispatch of the list needs for a workgroup
+
+
+class Commands(MemoryRecord):
+    """Tells machine code what it must know of a command buffer before it executes it."""
+
+    next: Commands  # in a list of idle ones
+    ready: i64  # 1 = recording has ended and machine code may execute it
+    modes: i64  # of the command buffer
+    copies: i64  # 1 = ranges of copies have to be compared when slots are known
+    list: List  # address of the List record
+    slot_count: i64
+    slots: i64  # address of BindingSlot rows
+    place: i64  # whose memory it works on, as in ENTRY.access
+
+
+class BindingSlot(MemoryRecord):
+    """Says what a submission must have in a slot."""
+
+    used: i32  # 1 = a submission must have a buffer there
+    usage: i32  # that the buffer must have been allocated for
+    access: i32  # that it must allow
+    reserved: i32
+
 
 BINDING_ALIGNMENT: Final = 64
 """Compiled kernels load and store whole vectors: 16-byte aligned in generic code, 64 for AVX-512."""
@@ -190,82 +189,74 @@ MAXIMUM_COUNT_Z: Final = 65535
 """The third count is a u16 in the kernels' dispatch state."""
 
 
-FUNCTIONS: Final = Record(
-    "functions",
-    """
-    i64 memmove
-    i64 memset
-    i64 syscall
-    i64 sched_yield
-    i64 sched_getcpu
-    i64 sched_setaffinity
-    i64 pthread_self
-    i64 look_in           # address of interrupts.look_in, called now and then by threads that submit
-    i64 first_look        # of what the first of them calls instead, once; 0: it has been called
-    i64 look_ticks        # how long they may go on without
-    i64 stop              # address of the word that says when to look (`base/stop_word.py`)
-    """,
-)
-"""Addresses: an image refers to nothing by name. Those in front are of C library functions."""
+class Functions(MemoryRecord):
+    """Lists addresses: an image refers to nothing by name. Those in front are of C library functions."""
 
-JOB: Final = Record(
-    "job",
-    """
-    i64 list              # address of the LIST record
-    i64 addresses         # of this submission's operand addresses
-    i64 lengths           # of this submission's operand lengths
-    i64 accesses          # of what this submission's operands allow
-    i64 functions         # of the FUNCTIONS record
-    i64 team              # of the TEAM record, 0 = this thread alone
-    i64 concurrency       # threads that may run workgroups, at most 255
-    i64 local_memory      # of the first thread's local memory
-    i64 local_stride      # bytes from one thread's local memory to the next's
-    i64 shares            # of one SHARE record per row and one more; with a team only
-    i64 failure           # FAILED_*, 0 = none; the others are set by the first failure
-    i64 failed_row
-    i64 failed_code       # what the function returned
-    i64 failed_x          # workgroup, or the counts that cannot be run
-    i64 failed_y
-    i64 failed_z
-    i64 looked            # when Python last looked whether it is to end, in ticks; 0: not yet
-    i64 attended          # what the word was for which it has looked last
-    i64 log               # of the LOG record that is told of rows, 0 = none
-    i64 origin            # number of the submission that Python made, 0 = machine code executes it in place
-    i64 number            # among the jobs of the log
-    i64 thread            # that submitted it (pthread_self); with a log only
-    """,
-)
-"""One execution of a command list. `looked`, `attended`, `number` and `thread` are set when it begins."""
+    memmove: i64
+    memset: i64
+    syscall: i64
+    sched_yield: i64
+    sched_getcpu: i64
+    sched_setaffinity: i64
+    pthread_self: i64
+    look_in: i64  # address of interrupts.look_in, called now and then by threads that submit
+    first_look: Atomic  # of what the first of them calls instead, once; 0: it has been called
+    look_ticks: i64  # how long they may go on without
+    stop: i64  # address of the word that says when to look (`base/stop_word.py`)
 
-LOG: Final = Record(
-    "log",
-    """
-    i64 events            # address of the EVENT rows; 0 = nothing is recorded now
-    i64 capacity
-    line next             # number of the next event; those beyond the capacity are lost
-    line users            # jobs that may write events
-    line jobs             # number of the next job
-    """,
-)
-"""What a device measures while it is profiled. The record lives as long as the device."""
 
-EVENT: Final = Record(
-    "event",
-    """
-    i64 begun             # ticks
-    i64 ended             # 0 = not complete
-    i64 what              # address of the entry point of a dispatch, KIND_* of other rows, WHOLE_JOB
-    i64 job
-    i64 origin
-    i64 thread            # that submitted the job
-    i64 bytes             # of the ranges that the row is bound to, once for those that overlap
-    i32 row
-    i32 worker            # number of the thread in its team
-    """,
-)
-"""A part of a row that one thread did at once, or a job from its beginning to its end."""
-EVENT_ROW: Final = EVENT.packer()
-assert EVENT.size == EVENT_ROW.size == 64
+class Job(MemoryRecord):
+    """Is one execution of a command list.
+
+    `looked`, `attended`, `number` and `thread` are set when it begins."""
+
+    list: List  # address of the List record
+    addresses: i64  # of this submission's operand addresses
+    lengths: i64  # of this submission's operand lengths
+    accesses: i64  # of what this submission's operands allow
+    functions: Functions  # of the Functions record
+    team: ThreadTeam  # of the ThreadTeam record, 0 = this thread alone
+    concurrency: i64  # threads that may run workgroups, at most 255
+    local_memory: i64  # of the first thread's local memory
+    local_stride: i64  # bytes from one thread's local memory to the next's
+    shares: Share  # of one Share record per row and one more; with a team only
+    failure: Atomic  # FAILED_*, 0 = none; the others are set by the first failure
+    failed_row: i64
+    failed_code: i64  # what the function returned
+    failed_x: i64  # workgroup, or the counts that cannot be run
+    failed_y: i64
+    failed_z: i64
+    looked: i64  # when Python last looked whether it is to end, in ticks; 0: not yet
+    attended: i64  # what the word was for which it has looked last
+    log: Log  # of the Log record that is told of rows, 0 = none
+    origin: i64  # number of the submission that Python made, 0 = machine code executes it in place
+    number: i64  # among the jobs of the log
+    thread: i64  # that submitted it (pthread_self); with a log only
+
+
+class Log(MemoryRecord):
+    """Measures what a device does while it is profiled. The record lives as long as the device."""
+
+    events: LoggedEvent  # address of the LoggedEvent rows; 0 = nothing is recorded now
+    capacity: i64
+    next: line  # number of the next event; those beyond the capacity are lost
+    users: line  # jobs that may write events
+    jobs: line  # number of the next job
+
+
+class LoggedEvent(MemoryRecord):
+    """Is a part of a row that one thread did at once, or a job from its beginning to its end."""
+
+    begun: i64  # ticks
+    ended: i64  # 0 = not complete
+    what: i64  # address of the entry point of a dispatch, KIND_* of other rows, WHOLE_JOB
+    job: i64
+    origin: i64
+    thread: i64  # that submitted the job
+    bytes: i64  # of the ranges that the row is bound to, once for those that overlap
+    row: i32
+    worker: i32  # number of the thread in its team
+
 
 WHOLE_JOB: Final = -1
 
@@ -276,52 +267,55 @@ FAILED_COUNTS: Final = 2
 FAILED_INTERRUPTED: Final = 3
 """See ``interrupts.py``. It replaces other failures."""
 
-SHARE: Final = Record(
-    "share",
-    """
-    i64 chunk             # number of the row's first chunk in its group
-    i64 chunk_size        # parts of workgroups, or bytes
-    i64 begin             # first part of a workgroup or byte that is left to do
-    i64 end
-    i32 count_x           # workgroup counts, read when the group starts
-    i32 count_y
-    i32 count_z
-    i32 parts             # into which each workgroup is cut
-    """,
-)
-"""How a row is divided: the chunks of all rows between two barriers are numbered in one sequence."""
 
-TEAM: Final = Record(
-    "team",
-    """
-    i64 job               # what the current group belongs to
-    i64 begin             # first row of the group
-    i64 limit             # generation << 32 | chunks of the group
-    i64 generation        # of the last group
-    i64 threads           # that take part in the group
-    i64 functions         # address of the FUNCTIONS record
-    i64 workers           # threads beside the one that submits
-    i64 most              # of them that help at the same time: there is a processor for each
-    i64 helpers           # address of one HELPER record per thread, the submitting one's first
-    i64 spin_ticks        # how long a worker looks for work before it sleeps
-    i64 spinning_ticks    # work that is worth sharing while a worker spins
-    i64 parked_ticks      # work that is worth waking workers
-    i64 owed              # work done lately that more workers would have shared
-    i64 owed_since        # when that last grew
-    i64 lost              # ticks by which shared groups took longer than alone, less what others gained
-    i64 alone_until       # when groups are shared again
-    i64 alone_ticks       # for how long they were not
-    i64 masks             # address of one affinity mask of MASK_SIZE bytes per thread, the first one's first
-    i64 submitter         # processor on which the last group was opened
-    i64 futex             # number of the system call
-    line claimed          # generation << 32 | next chunk
-    line finished         # chunks of the group that are done
-    line posted           # POSTING for every group, and below that the number of workers that are to help
-    line busy             # 1 while a thread uses the team
-    """,
-)
-HELPER: Final = Record("helper", "line asleep  # 1 = it sleeps or is about to: a futex")
-"""What others know of a worker thread."""
+class Share(MemoryRecord):
+    """Divides a row: the chunks of all rows between two barriers are numbered in one sequence."""
+
+    chunk: i64  # number of the row's first chunk in its group
+    chunk_size: i64  # parts of workgroups, or bytes
+    begin: i64  # first part of a workgroup or byte that is left to do
+    end: i64
+    count_x: i32  # workgroup counts, read when the group starts
+    count_y: i32
+    count_z: i32
+    parts: i32  # into which each workgroup is cut
+
+
+class ThreadTeam(MemoryRecord):
+    """Shares groups of rows among threads."""
+
+    job: Job  # what the current group belongs to
+    begin: Command  # first row of the group
+    limit: Atomic  # generation << 32 | chunks of the group
+    generation: i64  # of the last group
+    threads: i64  # that take part in the group
+    functions: Functions  # address of the Functions record
+    workers: i64  # threads beside the one that submits
+    most: i64  # of them that help at the same time: there is a processor for each
+    helpers: i64  # address of one Helper record per thread, the submitting one's first
+    spin_ticks: i64  # how long a worker looks for work before it sleeps
+    spinning_ticks: i64  # work that is worth sharing while a worker spins
+    parked_ticks: i64  # work that is worth waking workers
+    owed: i64  # work done lately that more workers would have shared
+    owed_since: i64  # when that last grew
+    lost: i64  # ticks by which shared groups took longer than alone, less what others gained
+    alone_until: i64  # when groups are shared again
+    alone_ticks: i64  # for how long they were not
+    masks: i64  # address of one affinity mask of MASK_SIZE bytes per thread, the first one's first
+    submitter: Atomic  # processor on which the last group was opened
+    futex: i64  # number of the system call
+    claimed: line  # generation << 32 | next chunk
+    finished: line  # chunks of the group that are done
+    posted: line  # POSTING for every group, and below that the number of workers that are to help
+    busy: line  # 1 while a thread uses the team
+
+
+class Helper(MemoryRecord):
+    """Tells others of a worker thread."""
+
+    asleep: line  # 1 = it sleeps or is about to: a futex
+
+
 POSTING: Final = 1 << 8
 POSTED_STOP: Final = 1 << 62
 """Workers are to end."""
@@ -333,7 +327,7 @@ FALL_SHIFT: Final = 2
 MOST_LOST: Final = 8
 MOST_GAINED: Final = 64
 LONGEST_ALONE: Final = 4096
-"""In units of ``TEAM.parked_ticks``, as sharing is given up and taken up again."""
+"""In units of ``ThreadTeam.parked_ticks``, as sharing is given up and taken up again."""
 BYTES_CHUNK: Final = 256 * 1024
 """Bytes of a fill or copy that one thread does at a time, at least."""
 CHUNKS_PER_THREAD: Final = 8
@@ -342,7 +336,7 @@ FIRST_PART: Final = 16
 """A sixteenth of what Python runs for the first time tells what the rest takes."""
 INTERPRETED_SHIFT: Final = 15
 """The least cost of a chunk that Python runs: 32 times what is worth waking a worker, in units of
-ENTRY_POINT.cost. Python's part is 40 us, for which threads wait one after the other, and as long for each
+KernelEntry.cost. Python's part is 40 us, for which threads wait one after the other, and as long for each
 other to wake up."""
 MOST_CHUNKS: Final = (1 << 31) - 1
 LONG_SHIFT: Final = 5

@@ -10,26 +10,25 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from jitree.base.layout import rows_of
-from jitree.base.records import NamedTuple
+from jitree.base.records import NamedTuple, rows_of
+from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.errors import FailedPreconditionError, pass_interruption
 from jitree.hal import checks
 from jitree.hal.allocator import Charge, HostMemory
 from jitree.hal.command_buffer import CommandBuffer, Dispatch, Reference
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
-    COMMAND,
-    COMMAND_ROW,
-    COMMANDS,
     KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH,
     KIND_DISPATCH_INDIRECT,
     KIND_FILL,
     KIND_UPDATE,
-    LIST,
-    PATCH,
-    SLOT,
+    BindingSlot,
+    Command,
+    Commands,
+    List,
+    Patch,
 )
 from jitree.hal.executable import Executable
 
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
     from jitree.hal.command_buffer import Collective
     from jitree.hal.stream_record import StreamGraphs
     from jitree.regs.handles import HandleTable
+
+_LIST: Final = words_of(List)
+_COMMANDS: Final = words_of(Commands)
+COMMAND_ROW: Final = layout_of(Command).packer()
 
 KIND_COLLECTIVE: Final = KIND_DISPATCH_INDIRECT + 1
 """Operands: what is sent, what is received; empty ranges for what the operation does not have. ``data`` is
@@ -67,7 +70,7 @@ class Dispatchable(Protocol):
         """``""`` when the executable has no names."""
 
     def entry_point(self, ordinal: int) -> int:
-        """Address of the function's ENTRY_POINT record."""
+        """Address of the function's KernelEntry record."""
 
     def local_memory(self, ordinal: int) -> int:
         """Bytes of local memory that each workgroup in flight needs."""
@@ -116,7 +119,7 @@ class CommandList:
 
     @property
     def row_count(self) -> int:
-        return len(self.rows) * 8 // COMMAND.size
+        return len(self.rows) * 8 // size_of(Command)
 
     def decoded_rows(self) -> Iterator[tuple[int, ...]]:
         """The fields of every row in the order of COMMAND."""
@@ -190,7 +193,7 @@ class CommandList:
         self._append(COMMAND_ROW.pack(KIND_COLLECTIVE, operand, 2, 0, 0, 0, 0, 0, 0, 0, 0, number, 0, 0))
 
     def address(self) -> int:
-        """Ends recording and gives the LIST record's address, valid while this lives."""
+        """Ends recording and gives the List record's address, valid while this lives."""
         record = self._list
         if record is None:
             data = array("B", self.data)
@@ -199,7 +202,7 @@ class CommandList:
                 self.addresses.buffer_info()[0], self.lengths.buffer_info()[0],
                 self.accesses.buffer_info()[0], len(self.addresses),
                 self.constants.buffer_info()[0], data.buffer_info()[0],
-                self.patches.buffer_info()[0], len(self.patches) * 8 // PATCH.size,
+                self.patches.buffer_info()[0], len(self.patches) * 8 // size_of(Patch),
                 self.most_local_memory,
             ))  # fmt: skip
             self.kept += data, record  # also where another thread has made them at the same time
@@ -210,15 +213,14 @@ class CommandList:
         """Rows as a separate list, which is executed with the operands of this list. This list has ended."""
         self.address()
         assert self._list is not None
-        part, words = type(self)(), COMMAND.size // 8
+        part, words = type(self)(), size_of(Command) // 8
         part.addresses, part.lengths, part.accesses = self.addresses, self.lengths, self.accesses
         part.constants, part.patches, part.collectives = self.constants, self.patches, self.collectives
         part.first_row, part.kept, part.most_local_memory = numbers[0], self.kept, self.most_local_memory
         for number in numbers:
             part.rows += self.rows[number * words : (number + 1) * words]
         part._list = self._list[:]
-        part._list[LIST.word("rows")] = part.rows.buffer_info()[0]
-        part._list[LIST.word("row_count")] = len(numbers)
+        part._list[_LIST.rows], part._list[_LIST.row_count] = part.rows.buffer_info()[0], len(numbers)
         return part
 
     def bind(self, table: Sequence[Slot]) -> tuple[array[int], array[int], array[int]]:
@@ -325,30 +327,30 @@ class ListCommandBuffer(CommandBuffer):
 
     def __init__(self, modes: int, categories: int, queue_affinity: int, binding_capacity: int) -> None:
         super().__init__(modes, categories, queue_affinity, binding_capacity)
-        self._published = array("q", bytes(COMMANDS.size))
-        """A COMMANDS record."""
+        self._published = array("q", bytes(size_of(Commands)))
+        """A Commands record."""
         self._slot_rows = array("i")
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
-        """Shows machine code the COMMANDS record."""
+        """Shows machine code the Commands record."""
         table.set_extent(address, self._published.buffer_info()[0], 0)
 
     def finalize(self) -> None:
         """See :meth:`CommandBuffer.finalize`. Machine code may execute the list from then on."""
         super().finalize()
         count = max(self._slots, default=-1) + 1
-        self._slot_rows = array("i", bytes(count * SLOT.size))
+        self._slot_rows = array("i", bytes(count * size_of(BindingSlot)))
         for slot, (usage, access) in self._slots.items():
-            first = slot * SLOT.size // 4
+            first = slot * size_of(BindingSlot) // 4
             self._slot_rows[first : first + 3] = array("i", (1, usage, access))
         record = self._published
-        record[COMMANDS.word("modes")] = self.modes
-        record[COMMANDS.word("copies")] = int(bool(self._copies))
-        record[COMMANDS.word("list")] = self.commands.address()
-        record[COMMANDS.word("slot_count")] = count
-        record[COMMANDS.word("slots")] = self._slot_rows.buffer_info()[0]
-        record[COMMANDS.word("place")] = self.place
-        record[COMMANDS.word("ready")] = int(self.is_published)
+        record[_COMMANDS.modes] = self.modes
+        record[_COMMANDS.copies] = int(bool(self._copies))
+        record[_COMMANDS.list] = self.commands.address()
+        record[_COMMANDS.slot_count] = count
+        record[_COMMANDS.slots] = self._slot_rows.buffer_info()[0]
+        record[_COMMANDS.place] = self.place
+        record[_COMMANDS.ready] = int(self.is_published)
 
     @property
     def place(self) -> int:

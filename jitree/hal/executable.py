@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
+from jitree.codegen.record import words_of
 from jitree.errors import NotFoundError, StatusCode, StatusError
-from jitree.hal.command_layout import EXECUTABLE
+from jitree.hal.command_layout import ExecutableRecord
 from jitree.hal.enums import CachingMode
 
 if TYPE_CHECKING:
@@ -43,12 +44,13 @@ class Executable(abc.ABC):
     """What counts its memory, in a session with limits."""
 
     def publish(self, table: HandleTable, address: int, entry_points: int, names: int) -> None:
-        """Shows machine code its ENTRY_POINT records, and in the extension the addresses of names and of
+        """Shows machine code its KernelEntry records, and in the extension the addresses of names and of
         PipelineRecords (0 without)."""
         table.set_extent(address, entry_points, self.function_count)
         extension = (address + table.extension - table.base) >> 3
-        table.i64[extension + EXECUTABLE.word("names")] = names
-        table.i64[extension + EXECUTABLE.word("pipelines")] = self._pipelines() if self.layouts else 0
+        named = words_of(ExecutableRecord)
+        table.i64[extension + named.names] = names
+        table.i64[extension + named.pipelines] = self._pipelines() if self.layouts else 0
 
     def _pipelines(self) -> int:
         """Address of the addresses of the functions' PipelineRecords, 0 if there is not one for each. They
@@ -124,7 +126,7 @@ class LocalExecutable(Executable):
 
     @abc.abstractmethod
     def entry_point(self, ordinal: int) -> int:
-        """Address of the function's ENTRY_POINT record (``hal.command_layout``), valid as long as the
+        """Address of the function's KernelEntry record (``hal.command_layout``), valid as long as the
         executable."""
 
     @abc.abstractmethod

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.events import DISPATCH, EventReader, ObservedEvent, perform
+from jitree.codegen.record import layout_of
 from jitree.hal.command_layout import (
-    COMMAND,
     KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH,
     KIND_DISPATCH_INDIRECT,
     KIND_FILL,
+    Command,
 )
 from jitree.hal.command_list import KIND_COLLECTIVE
 from jitree.hal.local.failure import dispatched_function
@@ -38,7 +39,7 @@ Extent = tuple[int, int]
 Look = Callable[[Extent], "Bytes"]
 """Gives the bytes of a range: as they are now, or over the memory itself."""
 
-_FIELDS: Final = tuple(COMMAND.offsets)
+_FIELDS: Final = tuple(layout_of(Command).offsets)
 _KIND, _OPERAND, _COUNT, _CONSTANT, _CONSTANTS, _X = (
     _FIELDS.index(field)
     for field in ("kind", "operand", "operand_count", "constant", "constant_count", "count_x")

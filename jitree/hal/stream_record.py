@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base.layout import Record
 from jitree.base.records import NamedTuple
-from jitree.codegen.record import Atomic, MemoryRecord, layout_of
+from jitree.codegen.record import Atomic, MemoryRecord, Repeated, layout_of, size_of
 
 if TYPE_CHECKING:
     from threading import RLock
@@ -56,7 +55,7 @@ class StreamRecord(MemoryRecord):
     block_bytes: i64  # that a thread block of a fill or copy moves at a time
     most_blocks: i64  # of a fill or copy
     neighbours: i64  # address of the addresses of such records by place; 0 = none, or closed
-    known: i64  # address of MOST_KNOWN KNOWN records
+    known: i64  # address of MOST_KNOWN KnownRecords
     known_count: i64  # uploads since the newest other submission; number N's is record N % MOST_KNOWN
     worked: i64  # number of the newest submission that is no upload of an argument's elements
     exposed: i64  # 1 = other devices use its memory
@@ -64,20 +63,14 @@ class StreamRecord(MemoryRecord):
     asking: Atomic  # threads of machine code that ask for the stream, which lives as long
 
 
-KNOWN: Final = Record(
-    "known",
-    """
-    i64 address           # of the device
-    i64 length
-    i64*32 bytes          # the first ones
-    """,
-)
-"""What an upload has written to memory that nothing else has been told of before it: where nothing but
-uploads has been submitted since, the host knows what is there."""
+class KnownRecord(MemoryRecord):
+    """Says what an upload has written to memory that nothing else has been told of before it.
 
+    Where nothing but uploads has been submitted since, the host knows what is there."""
 
-class KnownRecord(MemoryRecord, layout=KNOWN):
-    """One of them."""
+    address: i64  # of the device
+    length: i64
+    bytes: i64 = Repeated(32)  # the first ones
 
 
 MOST_KNOWN: Final = 8
@@ -130,29 +123,28 @@ class InstanceRecord(MemoryRecord):
     executable: i64  # an executable graph
     words: i64  # address of the words of its last run, where the driver reads parameters
     nodes: i64  # address of each launch's i64 node in the graph
-    structures: i64  # address of a KERNEL_NODE record for each launch
+    structures: i64  # address of a KernelNode for each launch
 
 
-KERNEL_NODE: Final = Record(
-    "kernel node",
-    """
-    i64 function
-    u32 x                 # blocks
-    u32 y
-    u32 z
-    u32 block_x           # threads
-    u32 block_y
-    u32 block_z
-    u32 shared_memory
-    u32 padding
-    i64 parameters        # address of the addresses of the parameters
-    i64 extra
-    i64 kernel
-    i64 context
-    """,
-)
-"""CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h."""
-assert KERNEL_NODE.size == 72
+class KernelNode(MemoryRecord):
+    """Is CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h."""
+
+    function: i64
+    x: u32  # blocks
+    y: u32
+    z: u32
+    block_x: u32  # threads
+    block_y: u32
+    block_z: u32
+    shared_memory: u32
+    padding: u32
+    parameters: i64  # address of the addresses of the parameters
+    extra: i64
+    kernel: i64
+    context: i64
+
+
+assert size_of(KernelNode) == 72
 
 
 class ChainRecord(MemoryRecord):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.base.layout import rows_of
 from jitree.base.memory import PAGE_SIZE
-from jitree.base.records import NamedTuple
+from jitree.base.records import NamedTuple, rows_of
 from jitree.errors import FailedPreconditionError, StatusError, UnavailableError, UnimplementedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_format import Architecture, WordSize

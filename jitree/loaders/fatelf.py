@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from jitree.base.layout import rows_of
-from jitree.base.records import NamedTuple
+from jitree.base.records import NamedTuple, rows_of
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_format import Architecture

@@ -2,7 +2,7 @@
 
 The versions differ in where fields lie: one row of offsets each. Everything is read through a
 ``LibraryMemory``, which refuses addresses that are not the library's. ``NativeExecutable`` is
-what the local drivers run of it, as ENTRY_POINT records with names.
+what the local drivers run of it, as KernelEntry records with names.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.layout import rows_of
 from jitree.base.memory import NAMES_CODE, name_code
-from jitree.base.records import NamedTuple, Protocol
+from jitree.base.records import NamedTuple, Protocol, rows_of
+from jitree.codegen.record import size_of, words_of
 from jitree.errors import FailedPreconditionError, NotFoundError, OutOfRangeError, UnavailableError
-from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
+from jitree.hal.command_layout import ENTRY_SEQUENTIAL, KernelEntry
 from jitree.hal.executable import LocalExecutable
 from jitree.loaders.environment import Environment
 from jitree.regs.memory import address_of
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
 
 
-_CODE, _ENVIRONMENT, _LOCAL_MEMORY, _FLAGS, _CONSTANTS, _BINDINGS, _ORDINAL = (
-    ENTRY_POINT.word(field)
-    for field in (
-        "code", "environment", "local_memory", "flags", "constant_count", "binding_count", "ordinal"
-    )
-)  # fmt: skip
+_ENTRY: Final = words_of(KernelEntry)
 _UNKNOWN: Final = -1
 _NONE: Final[tuple[tuple[Any, ...], ...]] = ((),) * 7
 
@@ -64,7 +59,7 @@ class EntryTable(NamedTuple):
     names: Sequence[bytes]
     """UTF-8, empty where there is none."""
     records: npt.NDArray[np.int64]
-    """An ENTRY_POINT record each."""
+    """An KernelEntry record each."""
 
     @staticmethod
     def of(rows: Sequence[EntryPoint]) -> EntryTable:
@@ -89,12 +84,12 @@ class EntryTable(NamedTuple):
 
         Counts are -1 where they are not stated.
         """
-        records = np.zeros((len(names), ENTRY_POINT.size // 8), np.int64)
+        records = np.zeros((len(names), size_of(KernelEntry) // 8), np.int64)
         halves = records.view(np.int32)
-        records[:, _CODE], records[:, _ENVIRONMENT] = codes, environments
-        halves[:, _LOCAL_MEMORY], halves[:, _FLAGS] = local_memory, flags
-        halves[:, _CONSTANTS], halves[:, _BINDINGS] = constant_counts, binding_counts
-        halves[:, _ORDINAL] = range(len(names))
+        records[:, _ENTRY.code], records[:, _ENTRY.environment] = codes, environments
+        halves[:, _ENTRY.local_memory], halves[:, _ENTRY.flags] = local_memory, flags
+        halves[:, _ENTRY.constant_count], halves[:, _ENTRY.binding_count] = constant_counts, binding_counts
+        halves[:, _ENTRY.ordinal] = range(len(names))
         return EntryTable(names, records)
 
 
@@ -140,7 +135,7 @@ class TabledExecutable(LocalExecutable):
 
     def _number(self, ordinal: int, word: int) -> int:
         self.entry_point(ordinal)  # which says that there is none
-        return self._numbers[ordinal * (ENTRY_POINT.size // 4) + word]
+        return self._numbers[ordinal * (size_of(KernelEntry) // 4) + word]
 
     @property
     def name(self) -> str:
@@ -177,32 +172,32 @@ class TabledExecutable(LocalExecutable):
 
     def constant_count(self, ordinal: int) -> int | None:
         """32-bit words that the function takes; None when the executable does not say."""
-        count = self._number(ordinal, _CONSTANTS)
+        count = self._number(ordinal, _ENTRY.constant_count)
         return None if count < 0 else count
 
     def binding_count(self, ordinal: int) -> int | None:
         """Bindings that the function takes; None when the executable does not say."""
-        count = self._number(ordinal, _BINDINGS)
+        count = self._number(ordinal, _ENTRY.binding_count)
         return None if count < 0 else count
 
     def flags(self, ordinal: int) -> int:
         """ENTRY_*."""
-        return self._number(ordinal, _FLAGS)
+        return self._number(ordinal, _ENTRY.flags)
 
     def local_memory(self, ordinal: int) -> int:
         """Bytes of memory that each workgroup in flight needs for itself."""
-        return self._number(ordinal, _LOCAL_MEMORY)
+        return self._number(ordinal, _ENTRY.local_memory)
 
     def function_address(self, ordinal: int) -> int:
-        return self._entries[ordinal * (ENTRY_POINT.size // 8) + _CODE]
+        return self._entries[ordinal * (size_of(KernelEntry) // 8) + _ENTRY.code]
 
     def entry_point(self, ordinal: int) -> int:
-        """Address of the function's ENTRY_POINT record. OUT_OF_RANGE for a function that does not exist."""
+        """Address of the function's KernelEntry record. OUT_OF_RANGE for a function that does not exist."""
         if not 0 <= ordinal < len(self._names):
             raise OutOfRangeError(
                 f"executable '{self.name}' has {self.function_count} functions, but number {ordinal} was used"
             )
-        return self._first_entry + ordinal * ENTRY_POINT.size
+        return self._first_entry + ordinal * size_of(KernelEntry)
 
 
 QUERY_SYMBOL: Final = "iree_hal_executable_library_query"

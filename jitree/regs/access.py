@@ -18,25 +18,25 @@ from jitree.codegen.primitives import (
     store64,
     unlikely,
 )
-from jitree.codegen.record import MemoryRecord, place_of
+from jitree.codegen.record import place_of, size_of
 from jitree.regs.layout import (
     COUNT_UNLIMITED,
-    ENTRY,
     KIND_LIST,
     LIBRARY_FUNCTIONS,
     LIST_EMPTY,
     LIST_I8,
     LIST_I64,
     LIST_REF,
-    LIST_SLOT,
     LIST_VARIANT,
     OWNER_CODE,
-    RELEASED,
-    STATE,
+    Entry,
+    ListSlot,
+    MachineState,
+    Released,
 )
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
-SLOT_SIZE = LIST_SLOT.size
+SLOT_SIZE = size_of(ListSlot)
 MEMMOVE = 8 * LIBRARY_FUNCTIONS.index("memmove")
 MEMCMP = 8 * LIBRARY_FUNCTIONS.index("memcmp")
 LONG_RANGE = 4 << 20
@@ -46,20 +46,8 @@ FILL_CHUNK = 4096
 """A fill copies what it has written so far, at most this much at a time: the source stays in cache."""
 
 
-class AccessState(MemoryRecord, layout=STATE):
-    pass
-
-
-class Accessed(
-    MemoryRecord,
-    layout=ENTRY,
-    apart=dict.fromkeys(("kind", "address", "length", "element_type", "rank", "owner"), "entry"),
-):
-    pass
-
-
-class Slot(MemoryRecord, layout=LIST_SLOT, apart=dict.fromkeys(LIST_SLOT.types, "list slot")):
-    pass
+class Accessed(Entry):
+    apart = "kind: entry, address: entry, length: entry, element_type: entry, rank: entry, owner: entry"
 
 
 def is_of(entry: Accessed, kind: int) -> bool:
@@ -67,7 +55,7 @@ def is_of(entry: Accessed, kind: int) -> bool:
     return not entry or entry.kind == kind
 
 
-def list_made(state: AccessState, element_type: int, capacity: int) -> int:
+def list_made(state: MachineState, element_type: int, capacity: int) -> int:
     """A reference to a list without elements; 0: Python has to make it."""
     return 0 if state.new_list == 0 else call(state.new_list, place_of(state), element_type, capacity)
 
@@ -96,11 +84,11 @@ def has_element(items: Accessed, index: int) -> bool:
     return below(index, items.length)
 
 
-def slot_of(items: Accessed, index: int) -> Slot:
-    return Slot(items.address + SLOT_SIZE * index)
+def slot_of(items: Accessed, index: int) -> ListSlot:
+    return ListSlot(items.address + SLOT_SIZE * index)
 
 
-def list_reads(slot: Slot, code: int) -> bool:
+def list_reads(slot: ListSlot, code: int) -> bool:
     """Whether an element is a value of a type; integers may have any width."""
     tag = slot.tag
     if code >= LIST_I64:
@@ -108,18 +96,18 @@ def list_reads(slot: Slot, code: int) -> bool:
     return tag == code
 
 
-def list_takes(items: Accessed, slot: Slot, code: int) -> bool:
+def list_takes(items: Accessed, slot: ListSlot, code: int) -> bool:
     """Whether a value becomes an element as it is, over anything but a reference."""
     if slot.tag == LIST_REF:
         return False
     return items.element_type == code or items.element_type == LIST_VARIANT
 
 
-def list_reads_ref(slot: Slot, kind: int) -> bool:
+def list_reads_ref(slot: ListSlot, kind: int) -> bool:
     return slot.tag == LIST_REF and is_of(Accessed(slot.bits), kind)
 
 
-def list_takes_ref(items: Accessed, slot: Slot, entry: Accessed) -> bool:
+def list_takes_ref(items: Accessed, slot: ListSlot, entry: Accessed) -> bool:
     """Over a reference, null included, or nothing."""
     tag = slot.tag
     if tag != LIST_REF and (tag != LIST_EMPTY or items.element_type != LIST_VARIANT):
@@ -132,13 +120,13 @@ def has_range(available: int, offset: int, count: int) -> bool:
     return not below(available, offset) and not below(available - offset, count)
 
 
-def is_long(state: AccessState, length: int) -> bool:
+def is_long(state: MachineState, length: int) -> bool:
     """Whether a range of bytes is LONG_RANGE."""
-    return length > LONG_RANGE and state.scratch == 0
+    return length > LONG_RANGE and not state.scratch
 
 
 def buffer_fill(
-    state: AccessState, place: int, size: int, offset: int, count: int, value: int, shift: int
+    state: MachineState, place: int, size: int, offset: int, count: int, value: int, shift: int
 ) -> bool:
     """Fills with elements of ``1 << shift`` bytes: writes one, then copies what is written to the bytes after
     it."""
@@ -164,7 +152,7 @@ def buffer_fill(
 
 
 def buffer_copy(
-    state: AccessState, source: int, size: int, offset: int, target: int, room: int, into: int, length: int
+    state: MachineState, source: int, size: int, offset: int, target: int, room: int, into: int, length: int
 ) -> bool:
     if not has_range(size, offset, length) or not has_range(room, into, length) or is_long(state, length):
         return False
@@ -173,7 +161,7 @@ def buffer_copy(
 
 
 def buffer_compare(
-    state: AccessState, lhs: int, lhs_size: int, lhs_offset: int, rhs: int, rhs_size: int, rhs_offset: int,
+    state: MachineState, lhs: int, lhs_size: int, lhs_offset: int, rhs: int, rhs_size: int, rhs_offset: int,
     length: int,
 ) -> int:  # fmt: skip
     """1 if the bytes are equal, else 0; -1 if it cannot be done."""
@@ -191,15 +179,6 @@ CALLED = (
 )  # fmt: skip
 """What instructions call."""
 FUNCTIONS = (has_range, is_long, *CALLED)
-
-
-class Entry(MemoryRecord, layout=ENTRY, apart={"count": "count", "link": "link"}):
-    parent: Entry
-    link: Entry
-
-
-class Released(MemoryRecord, layout=RELEASED, apart={"first": "state"}):
-    first: Entry
 
 
 def retain(entry: Entry) -> Entry:

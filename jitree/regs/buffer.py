@@ -8,8 +8,9 @@ import numpy as np
 
 from jitree.base.arguments import natural
 from jitree.base.finalizers import Unique
+from jitree.codegen.record import words_of
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
-from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, ENTRY, KIND_BUFFER
+from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, KIND_BUFFER, Entry
 from jitree.regs.memory import Bytes, address_of, zeroed
 from jitree.regs.ref_types import BUFFER_NAME
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     Offsets = npt.NDArray[np.int64]
 
-_ACCESS: Final = ENTRY.word("access")
+_ENTRY: Final = words_of(Entry)
 DEFAULT_ALIGNMENT: Final = 64
 """What compiled kernels assume of the memory they are given."""
 
@@ -103,7 +104,7 @@ class VmBuffer(Unique):
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         table.set_extent(address, self.address, self.length)
-        table.i32[((address - table.base) >> 2) + _ACCESS] = self.access
+        table.i32[((address - table.base) >> 2) + _ENTRY.access] = self.access
 
     def __len__(self) -> int:
         return self.length

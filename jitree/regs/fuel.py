@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import call, load64
 from jitree.codegen.processor import ticks
-from jitree.codegen.record import MemoryRecord, place_of
-from jitree.regs.layout import LIBRARY_FUNCTIONS, SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, STATE, TICK_SHIFT
+from jitree.codegen.record import place_of
+from jitree.regs.layout import LIBRARY_FUNCTIONS, SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, TICK_SHIFT, MachineState
 
 CLOCK = 8 * len(LIBRARY_FUNCTIONS)
 """Where the address of :func:`clock` is, which is not the same for all processors."""
@@ -27,11 +27,7 @@ def clock() -> int:
     return ticks()
 
 
-class FuelState(MemoryRecord, layout=STATE):
-    pass
-
-
-def spend_time(state: FuelState) -> int:
+def spend_time(state: MachineState) -> int:
     """Counts the time since the clock was last looked at, and gives it; where that was in another call, a
     nanosecond for each branch. The time is over when another thread has rung, or a deadline has passed."""
     now = call(load64(state.math + CLOCK))
@@ -48,7 +44,7 @@ def spend_time(state: FuelState) -> int:
     return passed
 
 
-def grant(state: FuelState) -> int:
+def grant(state: MachineState) -> int:
     """The fuel that follows."""
     passed = spend_time(state)
     fuel = state.grant
@@ -60,7 +56,7 @@ def grant(state: FuelState) -> int:
     return fuel
 
 
-def ask(state: FuelState) -> int:
+def ask(state: MachineState) -> int:
     """Has Python look after signals, and fill the time up. SLOW_*, SLOW_LOOK where the call is to end."""
     if state.slow == 0:
         return SLOW_REFUSED
@@ -71,13 +67,13 @@ def ask(state: FuelState) -> int:
     return outcome
 
 
-def refuel(state: FuelState) -> int:
+def refuel(state: MachineState) -> int:
     """More fuel for the loop; 0 where the time is over, and Python is to see what else there is to do."""
     fuel = grant(state)
     return 0 if state.time <= 0 else fuel
 
 
-def refuel_function(state: FuelState) -> int:
+def refuel_function(state: MachineState) -> int:
     """More fuel for a compiled function, which loses much when it is left; 0 where it is to be left all the
     same, -1 where the call is to end."""
     fuel = grant(state)
@@ -88,7 +84,7 @@ def refuel_function(state: FuelState) -> int:
     return fuel
 
 
-def look(state: FuelState) -> bool:
+def look(state: MachineState) -> bool:
     """Whether code that does much without branches that take fuel is to end."""
     spend_time(state)
     return state.time <= 0 and ask(state) == SLOW_LOOK

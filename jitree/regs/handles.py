@@ -24,6 +24,7 @@ import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
+from jitree.codegen.record import words_of
 from jitree.errors import InternalError, ResourceExhaustedError, attribute_of
 from jitree.regs.layout import (
     COUNT_UNLIMITED,
@@ -32,7 +33,8 @@ from jitree.regs.layout import (
     KIND_FREE,
     LINK_POOLED,
     OWNER_PYTHON,
-    STATE,
+    STATE_WORDS,
+    Entry,
 )
 from jitree.regs.memory import UNBOUNDED, Bounds, MemoryBlock
 from jitree.regs.ref_types import RefTypes
@@ -46,13 +48,7 @@ if TYPE_CHECKING:
 CAPACITY: Final = 1 << 20
 """Live objects per table. Untouched entries cost address space only."""
 
-_KIND: Final = ENTRY.word("kind")
-_COUNT: Final = ENTRY.word("count")
-_ADDRESS: Final = ENTRY.word("address")
-_LENGTH: Final = ENTRY.word("length")
-_OWNER: Final = ENTRY.word("owner")
-_LINK: Final = ENTRY.word("link")
-_RELEASED: Final = STATE.word("released")
+_ENTRY: Final = words_of(Entry)
 _ENTRY_WORDS: Final = ENTRY.size // 4
 _POISON: Final = bytes(ENTRY.size)
 _MANY: Final = 1 << 12
@@ -136,11 +132,11 @@ class HandleTable:
 
     def count(self, address: int) -> int:
         """References to a live handle."""
-        return self.i32[((address - self.base) >> 2) + _COUNT]
+        return self.i32[((address - self.base) >> 2) + _ENTRY.count]
 
     def kind(self, address: int) -> int:
         """The type number of the object of a handle, KIND_FREE for null."""
-        return self.i32[((address - self.base) >> 2) + _KIND] if address else KIND_FREE
+        return self.i32[((address - self.base) >> 2) + _ENTRY.kind] if address else KIND_FREE
 
     def wrap(self, obj: object) -> int:
         """A new reference to an object; 0 for None. The same object always has the same handle.
@@ -164,8 +160,8 @@ class HandleTable:
         address = self.base + number * ENTRY.size
         word = number * _ENTRY_WORDS
         i32 = self.i32
-        i32[word + _KIND] = traits.kind
-        i32[word + _COUNT] = 1
+        i32[word + _ENTRY.kind] = traits.kind
+        i32[word + _ENTRY.count] = 1
         self._addresses[key] = address
         if traits.fill is not None:
             try:
@@ -203,7 +199,7 @@ class HandleTable:
         """Writes fields of reserved entries: arrays, or what all have. Gives the entries' numbers."""
         numbers: npt.NDArray[np.int64] = handles - self.base >> 6
         for field, values in fields.items():
-            self._entries[ENTRY.types[field]][numbers, ENTRY.word(field)] = values
+            self._entries[ENTRY.kinds[field]][numbers, getattr(_ENTRY, field)] = values
         return numbers
 
     def _extend(self) -> int:
@@ -266,11 +262,11 @@ class HandleTable:
         references that it has."""
         word = (address - self.base) >> 2
         traits = self._traits.get(type(obj)) or self._learn(obj)
-        count = self.i32[word + _COUNT]
+        count = self.i32[word + _ENTRY.count]
         start, key = address - self.base, id(obj)
         self._bytes[start : start + ENTRY.size] = _POISON
-        self.i32[word + _KIND] = traits.kind
-        self.i32[word + _COUNT] = count
+        self.i32[word + _ENTRY.kind] = traits.kind
+        self.i32[word + _ENTRY.count] = count
         self._objects[start >> 6] = obj
         if key in self._addresses:
             self._aliases.add(address)
@@ -285,8 +281,8 @@ class HandleTable:
         _ = self._traits.get(type(obj)) or self._learn(obj)
         self._objects[word // _ENTRY_WORDS] = obj  # no call from here on: Ctrl-C comes before or after
         self._addresses[key] = address
-        self.i32[word + _OWNER] = OWNER_PYTHON
-        self.i64[(word >> 1) + _LINK] = 0
+        self.i32[word + _ENTRY.owner] = OWNER_PYTHON
+        self.i64[(word >> 1) + _ENTRY.link] = 0
 
     def keep(self, address: int, obj: object) -> None:
         """Keeps something for a reserved entry, until that is unreserved."""
@@ -325,7 +321,7 @@ class HandleTable:
     def retain(self, address: int) -> int:
         """Adds a reference and returns the handle."""
         if address:
-            word = ((address - self.base) >> 2) + _COUNT
+            word = ((address - self.base) >> 2) + _ENTRY.count
             count = self.i32[word]
             if count < COUNT_UNLIMITED:
                 self.i32[word] = count + 1
@@ -334,12 +330,12 @@ class HandleTable:
     def release(self, address: int) -> None:
         """Drops a reference; the last one frees the entry and lets go of the object."""
         if address:
-            word = ((address - self.base) >> 2) + _COUNT
+            word = ((address - self.base) >> 2) + _ENTRY.count
             count = self.i32[word]
             if count < COUNT_UNLIMITED:
                 self.i32[word] = count - 1
             if count <= 1:
-                if self.i64[((address - self.base) >> 3) + _LINK] == LINK_POOLED:
+                if self.i64[((address - self.base) >> 3) + _ENTRY.link] == LINK_POOLED:
                     assert self.handle_pool is not None
                     self.handle_pool.drop(address)
                     return
@@ -368,10 +364,10 @@ class HandleTable:
         if len(handles) > _MANY:  # all but one of those to one object
             repeats = np.bincount(numbers)
             numbers = np.flatnonzero(repeats)
-            entries[numbers, _COUNT] -= (repeats[numbers] - 1).astype(np.int32)
+            entries[numbers, _ENTRY.count] -= (repeats[numbers] - 1).astype(np.int32)
             handles = self.base + (numbers << 6)
-        only = entries[numbers, _COUNT] == 1
-        of_code = only & (entries[numbers, _OWNER] != OWNER_PYTHON)
+        only = entries[numbers, _ENTRY.count] == 1
+        of_code = only & (entries[numbers, _ENTRY.owner] != OWNER_PYTHON)
         later, others = self._later, ~of_code
         unused = [number for number in numbers[only & others].tolist() if number in later]
         for number in unused:
@@ -379,9 +375,9 @@ class HandleTable:
         self._free += unused
         if unused:
             entries[unused] = 0
-        rest: list[int] = handles[others & (entries[numbers, _COUNT] > 0)].tolist()
+        rest: list[int] = handles[others & (entries[numbers, _ENTRY.count] > 0)].tolist()
         if self.handle_pool is not None and len(rest) + len(unused) < len(handles):
-            entries[numbers[of_code], _COUNT] = 0
+            entries[numbers[of_code], _ENTRY.count] = 0
             self.handle_pool.drop_all(handles[of_code])
             self.handle_pool.settle()
         return rest
@@ -391,10 +387,10 @@ class HandleTable:
 
         Must run before anything else happens to the table after machine code ran.
         """
-        address = state[_RELEASED]
-        state[_RELEASED] = 0
+        address = state[STATE_WORDS.released]
+        state[STATE_WORDS.released] = 0
         while address:
-            following = self.i64[((address - self.base) >> 3) + _LINK]
+            following = self.i64[((address - self.base) >> 3) + _ENTRY.link]
             self._free_entry(address)
             address = following
         if self.deferred:
@@ -414,7 +410,7 @@ class HandleTable:
 
     def _free_entry(self, address: int) -> None:
         number = (address - self.base) >> 6
-        if self.i32[((address - self.base) >> 2) + _OWNER] != OWNER_PYTHON:
+        if self.i32[((address - self.base) >> 2) + _ENTRY.owner] != OWNER_PYTHON:
             assert self.handle_pool is not None
             self.handle_pool.free(address)
             return
@@ -445,20 +441,20 @@ class HandleTable:
     def set_extent(self, address: int, data: int, length: int) -> None:
         """Publishes the address and length of an object's data in its entry."""
         word = (address - self.base) >> 3
-        self.i64[word + _ADDRESS] = data
-        self.i64[word + _LENGTH] = length
+        self.i64[word + _ENTRY.address] = data
+        self.i64[word + _ENTRY.length] = length
 
     def extent(self, address: int) -> tuple[int, int]:
         """What :meth:`set_extent` has published."""
         word = (address - self.base) >> 3
-        return self.i64[word + _ADDRESS], self.i64[word + _LENGTH]
+        return self.i64[word + _ENTRY.address], self.i64[word + _ENTRY.length]
 
     def set_word(self, address: int, field: str, value: int) -> None:
         """Publishes any other field of ENTRY."""
-        if ENTRY.types[field] == "i32":
-            self.i32[((address - self.base) >> 2) + ENTRY.word(field)] = value
+        if ENTRY.kinds[field] == "i32":
+            self.i32[((address - self.base) >> 2) + getattr(_ENTRY, field)] = value
         else:
-            self.i64[((address - self.base) >> 3) + ENTRY.word(field)] = value
+            self.i64[((address - self.base) >> 3) + getattr(_ENTRY, field)] = value
 
     def object(self, address: int) -> object | None:
         """The object of a handle, None for null."""

@@ -17,6 +17,7 @@ import numpy as np
 from jitree.base.arguments import integer, natural, shown
 from jitree.base.copying import ranges
 from jitree.base.finalizers import Finalizer, Unique
+from jitree.codegen.record import words_of
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -25,7 +26,6 @@ from jitree.errors import (
     StatusError,
 )
 from jitree.regs.layout import (
-    ENTRY,
     LIST_EMPTY,
     LIST_F64,
     LIST_I64,
@@ -33,12 +33,15 @@ from jitree.regs.layout import (
     LIST_SLOT,
     LIST_VARIANT,
     VALUE_TYPE_CODES,
+    Entry,
 )
 from jitree.regs.memory import UNBOUNDED, Bounds, address_of
 from jitree.regs.ref_types import LIST_NAME, convert, from_bits, to_bits
 
 if TYPE_CHECKING:
     from jitree.regs.handles import HandleTable
+
+_ENTRY: Final = words_of(Entry)
 
 MAXIMUM_CAPACITY: Final = 1 << 26
 """Slots of one list, 1 GiB. Programs keep a handful; more is a program gone wrong, which must not take the
@@ -47,7 +50,6 @@ machine's memory with it."""
 _WORDS: Final = LIST_SLOT.size // 8
 _FEW_WORDS: Final = 256  # quicker looked at one by one
 PART_SIZE: Final = 1 << 18  # elements that are made or dropped at once, in some milliseconds
-_ADDRESS, _LENGTH, _ELEMENT_TYPE, _CAPACITY = map(ENTRY.word, ("address", "length", "element_type", "rank"))
 _NAMES: Final = {code: name for name, code in VALUE_TYPE_CODES.items()} | {LIST_VARIANT: "?"}
 _LEAST_CODE: Final = min(LIST_EMPTY, LIST_REF, *_NAMES)
 
@@ -182,7 +184,7 @@ class VmList(Unique):
             self._unbind()
             self._bind(table)
         self.handle = address
-        table.i32[((address - table.base) >> 2) + _ELEMENT_TYPE] = self.element_type
+        table.i32[((address - table.base) >> 2) + _ENTRY.element_type] = self.element_type
         self._publish()
 
     def leave_entry(self, table: HandleTable) -> None:
@@ -227,8 +229,8 @@ class VmList(Unique):
         table = self.table
         if self.handle and table is not None:
             word = (self.handle - table.base) >> 3
-            table.i64[word + _ADDRESS], table.i64[word + _LENGTH] = self._address, self.size
-            table.i32[2 * word + _CAPACITY] = self.capacity
+            table.i64[word + _ENTRY.address], table.i64[word + _ENTRY.length] = self._address, self.size
+            table.i32[2 * word + _ENTRY.rank] = self.capacity
 
     @property
     def holds_references(self) -> bool:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.cancel_scopes import require_going_on
+from jitree.codegen.record import words_of
 from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import FRAME, PROMPT, STATE
+from jitree.regs.layout import FRAME, PROMPT, STATE, STATE_WORDS, FrameRecord
 from jitree.regs.memory import MAXIMUM_FRAMES, MemoryBlock
 from jitree.regs.records import FunctionRecord, FunctionRecords
 
@@ -50,32 +51,10 @@ _CACHED_WINDOWS: Final = 512
 """Frames whose views are kept for the next call at the same place: what non-recursive programs reach."""
 
 FRAME_WORDS: Final = FRAME.size // 8
-_FUNCTION: Final = FRAME.word("function")
-_PC: Final = FRAME.word("pc")
-_VALUES: Final = FRAME.word("values")
-_REFS: Final = FRAME.word("refs")
-_VALUES_END: Final = FRAME.word("values_end")
-_REFS_END: Final = FRAME.word("refs_end")
-_RESULTS: Final = FRAME.word("results")
+_FRAME: Final = words_of(FrameRecord)
 
-_STATE_PC: Final = STATE.word("pc")
-_STATE_VALUES: Final = STATE.word("values")
-_STATE_REFS: Final = STATE.word("refs")
-_STATE_FRAME: Final = STATE.word("frame")
-_STATE_MODULE: Final = STATE.word("module")
-_STATE_RELEASED: Final = STATE.word("released")
-_STATE_FUEL: Final = STATE.word("fuel")
-_STATE_GRANT: Final = STATE.word("grant")
-_STATE_LOOKED: Final = STATE.word("looked")
-_STATE_RESUME: Final = STATE.word("resume")
-_STATE_TIME: Final = STATE.word("time")
-_STATE_PROMPT: Final = STATE.word("prompt")
-_STATE_STACK: Final = STATE.word("stack")
-_STATE_HANDLE_POOL: Final = STATE.word("handle_pool")
-_STATE_SWEEP: Final = STATE.word("sweep")
-_STATE_NEW_LIST: Final = STATE.word("new_list")
 
-STATE_ENTRY: Final = slice(_STATE_PC, _STATE_MODULE + 1)
+STATE_ENTRY: Final = slice(STATE_WORDS.pc, 1 + STATE_WORDS.module)
 """The words of STATE that say where machine code goes on."""
 
 FUEL: Final = 1 << 8
@@ -123,14 +102,14 @@ class Machine:
         self.frames_address = base + _FRAMES_AT
         end = _FRAMES_AT + (table.bounds.frames + 1) * FRAME.size
         self.frames: memoryview = self._memory.i64[_FRAMES_AT // 8 : end // 8]
-        self.state[STATE.word("values_limit")] = base + _REFS_AT
-        self.state[STATE.word("refs_limit")] = base + _SIZE
-        self.state[STATE.word("frames_limit")] = base + end
-        self.state[_STATE_GRANT] = FIRST_FUEL
+        self.state[STATE_WORDS.values_limit] = base + _REFS_AT
+        self.state[STATE_WORDS.refs_limit] = base + _SIZE
+        self.state[STATE_WORDS.frames_limit] = base + end
+        self.state[STATE_WORDS.grant] = FIRST_FUEL
         self.fill_fuel()
         self.limit_time(FIRST_TIME)
         self.limit_stack(STACK)
-        self.frames[_REFS_END] = base + _REFS_AT
+        self.frames[_FRAME.refs_end] = base + _REFS_AT
         table.machines.add(self)
         if table.handle_pool is not None:
             self.connect(table.handle_pool)
@@ -175,7 +154,7 @@ class Machine:
 
     def begin(self, function: FunctionRecord) -> None:
         """Makes the host's frame, the outermost one. Its refs are null, its values whatever they were."""
-        self.state[_STATE_LOOKED] = 0
+        self.state[STATE_WORDS.looked] = 0
         if self._host is not function:
             base = self._memory.address
             self._host = None
@@ -210,7 +189,7 @@ class Machine:
         RESOURCE_EXHAUSTED when the stack is full; nothing has changed then.
         """
         frame, frames = self.frame, self.frames
-        values, refs = frames[frame + _VALUES_END], frames[frame + _REFS_END]
+        values, refs = frames[frame + _FRAME.values_end], frames[frame + _FRAME.refs_end]
         base = self._memory.address
         if (
             values + 4 * function.value_count > base + _REFS_AT
@@ -221,7 +200,7 @@ class Machine:
                 f"stack overflow: {frame // FRAME_WORDS} nested calls (the limit on recursion is "
                 f"{self.table.bounds.frames}, less where functions have many registers)"
             )
-        frames[frame + _PC] = self.code_address + 4 * return_pc
+        frames[frame + _FRAME.pc] = self.code_address + 4 * return_pc
         self._write_frame(frame + FRAME_WORDS, function, values, refs, self.code_address + 4 * results)
         self._select(frame + FRAME_WORDS, function)
         self.i32[: function.value_count] = function.zero_values
@@ -232,17 +211,17 @@ class Machine:
         self, frame: int, function: FunctionRecord, values: int, refs: int, results: int
     ) -> None:
         frames = self.frames
-        frames[frame + _FUNCTION] = function.address
-        frames[frame + _VALUES] = values
-        frames[frame + _REFS] = refs
-        frames[frame + _VALUES_END] = values + 4 * function.value_count
-        frames[frame + _REFS_END] = refs + 8 * function.ref_count
-        frames[frame + _RESULTS] = results
+        frames[frame + _FRAME.function] = function.address
+        frames[frame + _FRAME.values] = values
+        frames[frame + _FRAME.refs] = refs
+        frames[frame + _FRAME.values_end] = values + 4 * function.value_count
+        frames[frame + _FRAME.refs_end] = refs + 8 * function.ref_count
+        frames[frame + _FRAME.results] = results
 
     def caller_results(self) -> tuple[memoryview, int]:
         """The code of the calling function and the word index of the list of destinations in it."""
-        caller = self.functions[self.frames[self.frame - FRAME_WORDS + _FUNCTION]]
-        return caller.code, (self.frames[self.frame + _RESULTS] - caller.code_address) >> 2
+        caller = self.functions[self.frames[self.frame - FRAME_WORDS + _FRAME.function]]
+        return caller.code, (self.frames[self.frame + _FRAME.results] - caller.code_address) >> 2
 
     def pop(self) -> int:
         """Leaves the current frame, dropping the references in its registers; the caller's becomes current.
@@ -253,13 +232,13 @@ class Machine:
             self.refs[:count] = self.function.null_refs
             self.table.release_all(handles)
         frame = self.frame - FRAME_WORDS
-        self._select(frame, self.functions[self.frames[frame + _FUNCTION]])
+        self._select(frame, self.functions[self.frames[frame + _FRAME.function]])
         self.frame = frame
-        return (self.frames[frame + _PC] - self.code_address) >> 2
+        return (self.frames[frame + _FRAME.pc] - self.code_address) >> 2
 
     def _select(self, frame: int, function: FunctionRecord) -> None:
         """Shows the registers and the code of a frame, which the caller then makes current."""
-        key = (self.frames[frame + _VALUES], self.frames[frame + _REFS])
+        key = (self.frames[frame + _FRAME.values], self.frames[frame + _FRAME.refs])
         window = self._windows.get(key)
         if window is None:
             window = self._make_window(key)
@@ -303,8 +282,8 @@ class Machine:
         """Forgets what a call that is over waited for, where machine code was to go on with it, and how much
         of its time it has used."""
         self.pending = self.completion = self.failure[0] = None
-        self.state[_STATE_RESUME] = 0
-        if self.state[_STATE_FUEL] <= 0:
+        self.state[STATE_WORDS.resume] = 0
+        if self.state[STATE_WORDS.fuel] <= 0:
             self.fill_fuel()
 
     def release_frames(self) -> None:
@@ -312,9 +291,9 @@ class Machine:
         also where Ctrl-C came before this one had got more: machine code looks for the moment when it is used
         up."""
         self.reset()
-        if self.state[_STATE_RELEASED]:  # Ctrl-C came before they were freed
+        if self.state[STATE_WORDS.released]:  # Ctrl-C came before they were freed
             self.table.drain(self.state)
-        count = (self.frames[self.frame + _REFS_END] - self._memory.address - _REFS_AT) >> 3
+        count = (self.frames[self.frame + _FRAME.refs_end] - self._memory.address - _REFS_AT) >> 3
         self.frame = 0
         if count:
             refs = self._memory.i64[_REFS_AT >> 3 : (_REFS_AT >> 3) + count]
@@ -328,11 +307,11 @@ class Machine:
         innermost first; the host's frame is left out."""
         word = pc
         for frame in range(self.frame, 0, -FRAME_WORDS):
-            yield self.functions[self.frames[frame + _FUNCTION]], word
+            yield self.functions[self.frames[frame + _FRAME.function]], word
             if frame == FRAME_WORDS:
                 return
-            caller = self.functions[self.frames[frame - FRAME_WORDS + _FUNCTION]]
-            word = ((self.frames[frame - FRAME_WORDS + _PC] - caller.code_address) >> 2) - 1
+            caller = self.functions[self.frames[frame - FRAME_WORDS + _FRAME.function]]
+            word = ((self.frames[frame - FRAME_WORDS + _FRAME.pc] - caller.code_address) >> 2) - 1
 
     def note(self, pc: int) -> None:
         """Notes where the call is, for another thread that wants to know."""
@@ -341,7 +320,7 @@ class Machine:
 
     def limit_stack(self, size: int) -> None:
         """How many bytes of the processor's stack compiled functions may take."""
-        self.state[_STATE_STACK] = size
+        self.state[STATE_WORDS.stack] = size
 
     def refuel(self) -> None:
         """Lets machine code run again; not for long in a call that must not hold up others. CANCELLED if the
@@ -357,44 +336,44 @@ class Machine:
 
     def fill_fuel(self) -> None:
         """As :meth:`refuel`, halted or not."""
-        self.state[_STATE_FUEL] = min(FUEL, self.state[_STATE_GRANT])
-        self.state[_STATE_LOOKED] = 0
-        self.state[_STATE_TIME] = PROMPT_TIME if self.state[_STATE_PROMPT] == PROMPT else TIME
+        self.state[STATE_WORDS.fuel] = min(FUEL, self.state[STATE_WORDS.grant])
+        self.state[STATE_WORDS.looked] = 0
+        self.state[STATE_WORDS.time] = PROMPT_TIME if self.state[STATE_WORDS.prompt] == PROMPT else TIME
 
     def limit_time(self, most: int) -> None:
         """Has Python look in earlier than usual."""
-        self.state[_STATE_TIME] = min(self.state[_STATE_TIME], most)
+        self.state[STATE_WORDS.time] = min(self.state[STATE_WORDS.time], most)
 
     def spend_time(self, begun: int) -> bool:
         """Counts what Python has taken since a time in nanoseconds; whether none is left."""
-        left = int(self.state[_STATE_TIME]) - (time.monotonic_ns() - begun)
-        self.state[_STATE_TIME] = left
+        left = int(self.state[STATE_WORDS.time]) - (time.monotonic_ns() - begun)
+        self.state[STATE_WORDS.time] = left
         return left <= 0
 
     # -- machine code ----------------------------------------------------------------------------------
 
     def connect(self, handle_pool: ObjectPool) -> None:
         """Shows machine code with what it makes objects."""
-        self.state[_STATE_HANDLE_POOL] = handle_pool.record
-        self.state[_STATE_SWEEP] = handle_pool.sweep
-        self.state[_STATE_NEW_LIST] = handle_pool.new_list
+        self.state[STATE_WORDS.handle_pool] = handle_pool.record
+        self.state[STATE_WORDS.sweep] = handle_pool.sweep
+        self.state[STATE_WORDS.new_list] = handle_pool.new_list
 
     def publish(self, pc: int) -> None:
         """Writes the state block so that machine code goes on at ``pc`` of the current frame."""
         state, frames, frame = self.state, self.frames, self.frame
-        state[_STATE_PC] = self.code_address + 4 * pc
-        state[_STATE_VALUES] = frames[frame + _VALUES]
-        state[_STATE_REFS] = frames[frame + _REFS]
-        state[_STATE_FRAME] = self.frames_address + 8 * frame
-        state[_STATE_MODULE] = self.module.address
+        state[STATE_WORDS.pc] = self.code_address + 4 * pc
+        state[STATE_WORDS.values] = frames[frame + _FRAME.values]
+        state[STATE_WORDS.refs] = frames[frame + _FRAME.refs]
+        state[STATE_WORDS.frame] = self.frames_address + 8 * frame
+        state[STATE_WORDS.module] = self.module.address
 
     def adopt(self) -> int:
         """Takes over where machine code left: selects its frame, frees what it released, returns the pc."""
         state = self.state
-        frame = (state[_STATE_FRAME] - self.frames_address) >> 3
-        if frame != self.frame or self.frames[frame + _FUNCTION] != self.function.address:
-            self._select(frame, self.functions[self.frames[frame + _FUNCTION]])
+        frame = (state[STATE_WORDS.frame] - self.frames_address) >> 3
+        if frame != self.frame or self.frames[frame + _FRAME.function] != self.function.address:
+            self._select(frame, self.functions[self.frames[frame + _FRAME.function]])
             self.frame = frame
-        if state[_STATE_RELEASED]:
+        if state[STATE_WORDS.released]:
             self.table.drain(state)
-        return (state[_STATE_PC] - self.code_address) >> 2
+        return (state[STATE_WORDS.pc] - self.code_address) >> 2

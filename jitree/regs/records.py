@@ -9,19 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.base.memory import PAGE_SIZE
+from jitree.codegen.record import words_of
 from jitree.errors import ResourceExhaustedError, pass_interruption
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, FUNCTION, IMPORT, MODULE
+from jitree.regs.layout import (
+    ACCESS_PRIVATE,
+    ACCESS_READ,
+    FUNCTION,
+    IMPORT,
+    MODULE,
+    FunctionEntry,
+    ImportEntry,
+    ModuleEntry,
+)
 from jitree.regs.memory import UNBOUNDED, address_of, zeroed
 from jitree.vmfb.cconv import RegisterSlot
 from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
+
+_FUNCTION: Final = words_of(FunctionEntry)
+_MODULE: Final = words_of(ModuleEntry)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,9 +67,7 @@ def _copied(data: memoryview) -> memoryview:
 
 
 _FUNCTION_WORDS = FUNCTION.size // 8
-_IMPORT_FUNCTION, _IMPORT_RESOLVED, _IMPORT_COMPILED = (
-    IMPORT.word(field) for field in ("function", "resolved", "compiled")
-)
+_IMPORT: Final = words_of(ImportEntry)
 
 
 class FunctionRecord:
@@ -93,12 +104,12 @@ class FunctionRecord:
 
     def write(self, module: int) -> None:
         """Writes the record of a function without arguments; ``module`` is the address of its module's."""
-        self.memory[FUNCTION.word("code")] = self.code_address + 4 * self.start
-        self.memory[FUNCTION.word("module")] = module
+        self.memory[_FUNCTION.code] = self.code_address + 4 * self.start
+        self.memory[_FUNCTION.module] = module
         halves = self.memory.view(np.int32)
-        halves[FUNCTION.word("value_count")] = self.value_count
-        halves[FUNCTION.word("ref_count")] = self.ref_count
-        halves[FUNCTION.word("ordinal")] = self.ordinal
+        halves[_FUNCTION.value_count] = self.value_count
+        halves[_FUNCTION.ref_count] = self.ref_count
+        halves[_FUNCTION.ordinal] = self.ordinal
 
 
 class FunctionRecords(dict[int, FunctionRecord]):
@@ -193,7 +204,7 @@ class ModuleRecord:
             "index": index,
         }
         for name, value in fields.items():
-            self._memory[MODULE.word(name)] = value
+            self._memory[getattr(_MODULE, name)] = value
 
     def _own(self, array: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         self._owned.append(array)
@@ -216,13 +227,13 @@ class ModuleRecord:
         first = MODULE.size // 8
         words = self._memory[first : first + len(rows) * _FUNCTION_WORDS].reshape(-1, _FUNCTION_WORDS)
         halves = words.view(np.int32)
-        words[:, FUNCTION.word("code")] = address_of(program.words) + 4 * rows.starts
-        words[:, FUNCTION.word("module")] = self.address
-        words[:, FUNCTION.word("arguments")] = rows.signatures.column(places)
-        halves[:, FUNCTION.word("value_count")] = rows.value_counts
-        halves[:, FUNCTION.word("ref_count")] = rows.ref_counts
-        halves[:, FUNCTION.word("argument_count")] = rows.signatures.column(counts)
-        halves[:, FUNCTION.word("ordinal")] = range(len(rows))
+        words[:, _FUNCTION.code] = address_of(program.words) + 4 * rows.starts
+        words[:, _FUNCTION.module] = self.address
+        words[:, _FUNCTION.arguments] = rows.signatures.column(places)
+        halves[:, _FUNCTION.value_count] = rows.value_counts
+        halves[:, _FUNCTION.ref_count] = rows.ref_counts
+        halves[:, _FUNCTION.argument_count] = rows.signatures.column(counts)
+        halves[:, _FUNCTION.ordinal] = range(len(rows))
 
     def function(self, ordinal: int) -> FunctionRecord:
         """The view of an internal function, the same each time."""
@@ -252,18 +263,18 @@ class ModuleRecord:
         self.resolved[ordinal] = True
         self.function_imports[ordinal] = callee
         begin = self._imports_at + ordinal * IMPORT.size // 8
-        self._memory[begin + _IMPORT_FUNCTION] = callee.address if callee else 0
-        self._memory[begin + _IMPORT_RESOLVED] = 1
+        self._memory[begin + _IMPORT.function] = callee.address if callee else 0
+        self._memory[begin + _IMPORT.resolved] = 1
 
     def link_native(self, ordinal: int, address: int) -> None:
         """Gives machine code for one of the module's own functions; it must stay where it is."""
         begin = MODULE.size // 8 + ordinal * _FUNCTION_WORDS
-        self._memory[begin + FUNCTION.word("native")] = address
+        self._memory[begin + _FUNCTION.native] = address
 
     def link_compiled(self, ordinal: int, address: int) -> None:
         """Gives machine code for an import that is a host function; it must stay where it is."""
         begin = self._imports_at + ordinal * IMPORT.size // 8
-        self._memory[begin + _IMPORT_COMPILED] = address
+        self._memory[begin + _IMPORT.compiled] = address
 
     def copy_globals(self, other: ModuleRecord, table: HandleTable) -> None:
         """Takes over the globals of a module state of the same handle table: values copied, refs shared."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from jitree.base.layout import rows_of
+from jitree.base.records import rows_of
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.tools.dump_summary import summary_lines
 from jitree.tools.flags import ParsedFlags, command, flag_set

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jitree.api.calls.declaration import Parameter, signature_of
-from jitree.base.layout import rows_of
+from jitree.base.records import rows_of
 from jitree.errors import StatusError
 from jitree.modules.releases import origin, releases
 from jitree.types import ElementType

@@ -9,7 +9,7 @@ import struct
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.layout import rows_of
+from jitree.base.records import rows_of
 from jitree.errors import StatusError
 from jitree.vmfb.flatbuffer import Table
 

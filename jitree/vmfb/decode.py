@@ -1,6 +1,6 @@
 """Verifies a module's function bodies and decodes them.
 
-Machine code (:mod:`jitree.vmfb.native`) that gets a DECODER record makes of them one
+Machine code (:mod:`jitree.vmfb.native`) that gets a Decoder record makes of them one
 :class:`~jitree.vmfb.program.DecodedModule`.
 """
 
@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from jitree.base.memory import address_of
+from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.errors import InternalError, StatusError
 from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, Span, parse
 from jitree.vmfb.module import read_signatures
 from jitree.vmfb.native.code import Code, compiled, interpreted
 from jitree.vmfb.native.layout import (
-    BLOCK,
-    CONVENTION,
-    DECODER,
-    EDGE,
-    FUNCTION_ROW,
-    PART,
     SPAN,
+    BlockRecord,
+    Convention,
+    Decoder,
+    EdgeRecord,
+    FoundPart,
+    FunctionRowRecord,
 )
 from jitree.vmfb.program import DecodedFunctions, DecodedModule
 from jitree.vmfb.schema import FIRST_MOVING_VERSION, ModuleTables
@@ -43,14 +44,13 @@ _LINE: Final = 16
 _MOST_TAGS: Final = 1 << 16
 _MOST_PARTS: Final = 16
 _CACHED_CONVENTIONS: Final = 1024
-_START, _END = (FUNCTION_ROW.word(field) for field in ("start", "end"))
-_TABLES: Final = DECODER.word("tables")
-_SIZED: Final = DECODER.word("sized")
-_RESULTS: Final = tuple(DECODER.word(field) for field in ("next_word", "instruction_count", "site_count"))
+_ROW: Final = words_of(FunctionRowRecord)
+_DECODER: Final = words_of(Decoder)
+_CONVENTION_WORDS: Final = size_of(Convention) // 4
 
 
 class Decoding:
-    """A DECODER record, and the memory that it refers to."""
+    """A Decoder record, and the memory that it refers to."""
 
     def __init__(self, module: ModuleTables, signatures: Signatures, arithmetic: str) -> None:
         self._module = module
@@ -79,18 +79,19 @@ class Decoding:
             "type_count": len(module.types),
             "next_word": self._places["words"],
         } | self._places
-        self._record = np.array([fields.get(name, 0) for name in DECODER.offsets], np.int64)
+        self._record = np.array([fields.get(name, 0) for name in layout_of(Decoder).offsets], np.int64)
 
     def run(self, code: Code) -> DecodedModule | None:
         """What comes out; None if the functions are not accepted."""
-        self._record[_TABLES] = code.tables
+        self._record[_DECODER.tables] = code.tables
         if not code.decode(address_of(self._record)):
             return None
-        end, instructions, sites = (int(self._record[word]) for word in _RESULTS)
+        results = _DECODER.next_word, _DECODER.instruction_count, _DECODER.site_count
+        end, instructions, sites = (int(self._record[word]) for word in results)
         return DecodedModule(
             self._module,
             words=_placed(self._result("words", (end - self._places["words"]) // 4)),
-            functions=DecodedFunctions(self._signatures, self._rows[:, _START], self._rows[:, _END]),
+            functions=DecodedFunctions(self._signatures, self._rows[:, _ROW.start], self._rows[:, _ROW.end]),
             site_words=self._result("site_words", sites).copy().data,
             site_segments=self._result("site_segments", sites).copy().data,
             instruction_words=array("i", self._result("instruction_words", instructions).tobytes()),
@@ -100,12 +101,12 @@ class Decoding:
     @property
     def accepted(self) -> int:
         """How many functions were accepted before the first that was not."""
-        return int(np.argmin(self._rows[:, _END] > 0))
+        return int(np.argmin(self._rows[:, _ROW.end] > 0))
 
     @property
     def may_compute_sizes(self) -> bool:
         """Whether a function of what came out may."""
-        return bool(self._record[_SIZED])
+        return bool(self._record[_DECODER.sized])
 
     def _result(self, field: str, count: int) -> npt.NDArray[np.int32]:
         first = (self._places[field] - self._places["marks"]) // 4
@@ -124,14 +125,14 @@ class Decoding:
             "instruction_offsets": 4 * total + 64,
             "site_words": total + 64,
             "site_segments": total + 64,
-            "blocks": (longest // 4 + 8) * BLOCK.size,
-            "edges": (longest // 4 + 8) * EDGE.size,
+            "blocks": (longest // 4 + 8) * size_of(BlockRecord),
+            "edges": (longest // 4 + 8) * size_of(EdgeRecord),
             "moves": 3 * longest + 64,
             "draft": 8 * longest + 256,
             "draft_starts": 4 * longest + 64,
             "draft_offsets": 4 * longest + 64,
             "tags": _MOST_TAGS,
-            "parts": _MOST_PARTS * PART.size,
+            "parts": _MOST_PARTS * size_of(FoundPart),
         }
         ends = [*accumulate(size + 7 & -8 for size in sizes.values())]
         self._room = np.empty(ends[-1] // 4, np.int32)
@@ -140,17 +141,17 @@ class Decoding:
         return dict(zip(sizes, (first, *(first + end for end in ends)), strict=False))
 
     def _function_rows(self) -> npt.NDArray[np.int32]:
-        rows = np.zeros((len(self._signatures), FUNCTION_ROW.size // 4), np.int32)
+        rows = np.zeros((len(self._signatures), size_of(FunctionRowRecord) // 4), np.int32)
         functions, signatures = self._module.functions, self._signatures
         for field in ("offset", "length", "requirements", "block_count"):
-            rows[:, FUNCTION_ROW.word(field)] = functions.columns[field]
+            rows[:, getattr(_ROW, field)] = functions.columns[field]
         columns = {
             "value_count": [item.value_count for item in signatures.distinct],
             "ref_count": [item.ref_count for item in signatures.distinct],
             "convention": [self._convention(item.cconv, item.argument_slots) for item in signatures.distinct],
         }
         for field, values in columns.items():
-            rows[:, FUNCTION_ROW.word(field)] = signatures.column(values)
+            rows[:, getattr(_ROW, field)] = signatures.column(values)
         return rows
 
     def _import_conventions(self, texts: Sequence[str]) -> list[int]:
@@ -182,14 +183,14 @@ def _encoded_import(text: str) -> Sequence[int]:
 
 
 def _encoded(cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> list[int]:
-    """A CONVENTION record and all that follows it."""
+    """A Convention record and all that follows it."""
     items: list[int] = []
     for item in cconv.arguments:
         if isinstance(item, Span):
             items += [SPAN + len(item.characters), *(TAGS[character] for character in item.characters)]
         else:
             items.append(TAGS[item])
-    results_at = CONVENTION.size // 4 + len(items)
+    results_at = _CONVENTION_WORDS + len(items)
     slots_at = results_at + len(cconv.result_tags)
     header = [len(cconv.arguments), len(cconv.result_tags), results_at, slots_at]
     return [*header, *items, *cconv.result_tags, *(slot for _, slot in slots)]

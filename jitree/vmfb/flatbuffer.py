@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import numpy as np
 
 from jitree.base.memory import address_of
+from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.errors import InvalidArgumentError
 from jitree.vmfb.native.code import compiled, interpreted
-from jitree.vmfb.native.layout import COLUMN_READER, FINDING, VERIFIER
+from jitree.vmfb.native.layout import ColumnReader, Finding, Verifier
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_INPUTS = COLUMN_READER.word("texts")
+_READER = words_of(ColumnReader)
+_READER_WORDS = size_of(ColumnReader) // 8
 _TABLE_COST = 8
 _SHARING: Final = 8
 """Offsets may point anywhere forward, so a small file can describe a huge tree by sharing its parts. Writers
@@ -214,7 +216,7 @@ class Table:
 
 
 def wanted(*columns: tuple[int, int, int, int]) -> npt.NDArray[np.int32]:
-    """COLUMN records (kind, outer, slot, default), for :func:`columns_of`."""
+    """Column records (kind, outer, slot, default), for :func:`columns_of`."""
     return np.array(columns, np.int32)
 
 
@@ -224,8 +226,8 @@ def columns_of(parent: Table, slot: int, columns: npt.NDArray[np.int32]) -> npt.
     first, count = parent.vector(slot, 4) or (0, 0)
     values = np.zeros((len(columns), count), np.int64)
     buffer = parent.buffer
-    record = np.zeros(COLUMN_READER.size // 8, np.int64)
-    record[:_INPUTS] = (
+    record = np.zeros(_READER_WORDS, np.int64)
+    record[: _READER.texts] = (
         buffer.address, buffer.length, first, count, address_of(columns), len(columns), address_of(values),
     )  # fmt: skip
     if not (compiled() or interpreted()).read_columns(address_of(record)):
@@ -268,11 +270,12 @@ def table_findings(flatbuffer: memoryview) -> list[str]:
 
 
 def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:
-    """The fields of FINDING records."""
+    """The fields of Finding records."""
     code = compiled() or interpreted()
     content = np.frombuffer(flatbuffer, np.uint8)
-    findings = np.zeros((most, FINDING.size // 8), np.int64)
-    record = np.zeros(VERIFIER.size // 8, np.int64)
+    findings = np.zeros((most, size_of(Finding) // 8), np.int64)
+    record = np.zeros(size_of(Verifier) // 8, np.int64)
+    named = words_of(Verifier)
     values = {
         "data": address_of(content),
         "length": len(content),
@@ -282,7 +285,7 @@ def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:
         "most": most,
     }
     for name, value in values.items():
-        record[VERIFIER.word(name)] = value
+        record[getattr(named, name)] = value
     count = code.verify(address_of(record))
     return findings.view(np.int32)[:count].tolist()  # type: ignore[no-any-return]
 
@@ -290,7 +293,7 @@ def _findings(flatbuffer: memoryview, most: int) -> list[list[int]]:
 def _text(finding: list[int]) -> str:
     from jitree.vmfb.tables import TABLES as NAMED
 
-    what, table, slot, place = (finding[FINDING.offsets[name] // 4] for name in FINDING.offsets)
+    what, table, slot, place = finding[: len(layout_of(Finding).offsets)]
     name, fields = list(NAMED.items())[table]
     where = next((f"{name}.{field}" for number, field, _ in fields if number == slot), name)
     return f"{_WHAT[what]} (at byte {place}, {where})"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.base.layout import rows_of
-from jitree.base.records import NamedTuple
+from jitree.base.records import NamedTuple, rows_of
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
 from jitree.vmfb.schema import MadeRows
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
+from jitree.codegen.record import size_of
 from jitree.vmfb.native import layout
-from jitree.vmfb.native.layout import FIELD
+from jitree.vmfb.native.layout import Field
 
 LOCATION_TYPES: Final = ("NONE", "CallSiteLocDef", "FileLineColLocDef", "FusedLocDef", "NameLocDef")
 """Tables of the union of locations, by its tag."""
@@ -90,12 +91,12 @@ def schema_words() -> array[int]:
         for slot, _, kind in TABLES[name]:
             found, size = _field(kind)
             words.extend((found, slot, size, 0))
-        words.extend([0] * (FIELD.size // 2))
+        words.extend([0] * (size_of(Field) // 2))
     return words
 
 
 def _field(kind: str) -> tuple[int, int]:
-    """FIELD.kind and FIELD.size."""
+    """``kind`` and ``size`` of a Field."""
     if kind.endswith("*"):
         return layout.FIELD_TABLES, NAMES.index(kind[:-1])
     if kind not in KINDS:

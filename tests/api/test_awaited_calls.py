@@ -14,22 +14,25 @@ from contextlib import ExitStack
 from itertools import groupby
 from traceback import walk_stack
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
 
 import jitree
 from jitree import Function, HostExport, HostModule, Session
+from jitree.codegen.record import words_of
 from jitree.dispatch.engine import Pending
 from jitree.dispatch.native import engine, tiering
 from jitree.errors import AbortedError, DataLossError
-from jitree.regs.layout import GATE
+from jitree.regs.layout import GateRecord
 from jitree.regs.machine import PROMPT_TIME, Machine
 from tests.api.direct import CALLS, X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
 from tests.assembler import Assembler
 from tests.hal.helpers import TIMEOUT
+
+_GATE: Final = words_of(GateRecord)
 
 pytestmark = needs_machine_code
 PACKAGE = os.path.dirname(jitree.__file__) + os.sep
@@ -96,9 +99,7 @@ def slow_in(session: Session) -> Slow:
 
 
 def is_free(session: Session) -> bool:
-    return (
-        session.context.invoker.ready is not None and session.context.invoker.gate[GATE.word("nesting")] == 0
-    )
+    return session.context.invoker.ready is not None and session.context.invoker.gate[_GATE.nesting] == 0
 
 
 def test_awaited_calls_become_direct(session: Session) -> None:

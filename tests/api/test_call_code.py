@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -23,12 +23,15 @@ from jitree.api.calls.native import cpython_layout
 from jitree.api.calls.native import direct as direct_calls
 from jitree.api.calls.native.arrays import LARGE
 from jitree.api.calls.native.cpython_layout import is_supported
-from jitree.api.calls.native.layout import MAXIMUM_RETURNED, NDARRAY
+from jitree.api.calls.native.layout import MAXIMUM_RETURNED, Ndarray
+from jitree.codegen.record import layout_of, words_of
 from jitree.errors import StatusCode, StatusError
 from jitree.hal.fence import Fence
-from jitree.regs.layout import GATE
+from jitree.regs.layout import GateRecord
 from tests.api.direct import CALLS, X, direct, needs_machine_code
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, OUTPUTS, STATE
+
+_GATE: Final = words_of(GateRecord)
 
 pytestmark = needs_machine_code
 
@@ -73,11 +76,11 @@ def test_other_interpreters_are_left_alone(monkeypatch: pytest.MonkeyPatch, name
 
 @pytest.mark.parametrize("field", ["data", "dtype", "dimensions", "flags"])
 def test_arrays_that_lie_otherwise_are_noticed(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    offsets = dict(NDARRAY.offsets)
+    offsets = dict(layout_of(Ndarray).offsets)
     offsets[field], offsets["base"] = offsets["base"], offsets[field]
     if field in ("data", "dimensions"):  # addresses that may be followed
-        offsets[field] = NDARRAY["dtype"]
-    monkeypatch.setattr(NDARRAY, "offsets", offsets)
+        offsets[field] = layout_of(Ndarray)["dtype"]
+    monkeypatch.setattr(layout_of(Ndarray), "offsets", offsets)
     assert not cpython_layout.is_known()
 
 
@@ -307,7 +310,7 @@ def test_a_converter_that_fails(session: Session, monkeypatch: pytest.MonkeyPatc
         sums(np.arange(4), 2)
     gc.collect()
     session.trim()
-    assert table.live_count == live and session.context.invoker.gate[GATE.word("nesting")] == 0
+    assert table.live_count == live and session.context.invoker.gate[_GATE.nesting] == 0
 
 
 def test_a_number_that_cannot_be_had(session: Session) -> None:
@@ -333,7 +336,7 @@ def test_an_argument_that_calls_the_session(session: Session) -> None:
     for _ in range(3):
         array, number, mean = sums(np.arange(4), Nested())
         assert np.array_equal(array, np.arange(4) + 2) and (number, mean) == (2, 2.0)
-    assert session.context.invoker.gate[GATE.word("nesting")] == 0
+    assert session.context.invoker.gate[_GATE.nesting] == 0
 
 
 def test_python_has_no_more_room_on_its_stack(session: Session) -> None:
@@ -350,7 +353,7 @@ def test_python_has_no_more_room_on_its_stack(session: Session) -> None:
         with pytest.raises(RecursionError):
             descend()
     assert positive(1) == 1
-    assert session.context.invoker.gate[GATE.word("nesting")] == 0
+    assert session.context.invoker.gate[_GATE.nesting] == 0
 
 
 def test_what_is_donated_is_not_lost_when_the_call_is_refused(session: Session) -> None:

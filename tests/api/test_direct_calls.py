@@ -21,9 +21,10 @@ from jitree import Array, Session
 from jitree.api.calls import preparation
 from jitree.api.calls.native import direct as direct_calls
 from jitree.api.calls.native.cpython_layout import METH_KEYWORDS, METH_NOARGS, method_code
+from jitree.codegen.record import words_of
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
 from jitree.modules.hal.native.handle_pool import HandlePool
-from jitree.modules.hal.native.layout import HANDLE_POOL, MOST_SPENT, MOST_UNMEASURED
+from jitree.modules.hal.native.layout import MOST_SPENT, MOST_UNMEASURED, HandlePoolRecord
 from tests.api.direct import X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ECHO, STATE
 
@@ -58,18 +59,17 @@ def test_python_executes_a_list_now_and_then(session: Session) -> None:
     add = direct(session.load(ARITHMETIC).add, x, x)
     handle_pool = session.context.table.handle_pool
     assert isinstance(handle_pool, HandlePool)
-    words, spent, unmeasured = handle_pool._words, *map(HANDLE_POOL.word, ("spent", "unmeasured"))
-    left = set()
+    words, pool, left = handle_pool._words, words_of(HandlePoolRecord), set()
     for _ in range(200):
         add(x, x)
-        left.add(words[unmeasured])
+        left.add(words[pool.unmeasured])
     assert left <= set(range(MOST_UNMEASURED + 1)) and len(left) > 2
-    assert words[spent] > 0
-    words[spent], words[unmeasured] = MOST_SPENT + 1, 1
+    assert words[pool.spent] > 0
+    words[pool.spent], words[pool.unmeasured] = MOST_SPENT + 1, 1
     add(x, x)
-    assert words[spent] == MOST_SPENT + 1 and words[unmeasured] == 0
+    assert words[pool.spent] == MOST_SPENT + 1 and words[pool.unmeasured] == 0
     np.testing.assert_array_equal(add(x, x), X + X)
-    assert words[spent] == 0
+    assert words[pool.spent] == 0
 
 
 # -- arguments -------------------------------------------------------------------------------------------

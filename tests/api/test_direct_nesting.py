@@ -8,18 +8,21 @@ import threading
 import traceback
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
 
 import jitree
 from jitree import CustomModule, Function, Session, i32
+from jitree.codegen.record import words_of
 from jitree.errors import DataLossError
-from jitree.regs.layout import GATE
+from jitree.regs.layout import GateRecord
 from tests.api.direct import ARRAY_TO_ARRAY, NUMBER_TO_NUMBER, X, direct, needs_machine_code, through
 from tests.api.programs import ARITHMETIC
 from tests.assembler import Assembler
+
+_GATE: Final = words_of(GateRecord)
 
 pytestmark = needs_machine_code
 
@@ -43,7 +46,7 @@ def test_calls_inside_calls(session: Session) -> None:
 
     count = direct(through(session, custom, "0i_i", NUMBER_TO_NUMBER), 1)
     assert [count(depth) for depth in (0, 1, 5, 30)] == [0, 1, 5, 30]
-    assert session.context.invoker.gate[GATE.word("nesting")] == 0
+    assert session.context.invoker.gate[_GATE.nesting] == 0
 
 
 def test_failures_inside(session: Session) -> None:

@@ -17,7 +17,7 @@ from jitree.dispatch import context, invocation
 from jitree.dispatch.plain import handlers
 from jitree.errors import CancelledError, FailedPreconditionError
 from jitree.regs import machine
-from jitree.regs.layout import PROMPT, STATE
+from jitree.regs.layout import PROMPT, STATE_WORDS
 from tests.api.exact import X, same
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
 from tests.assembler import Assembler
@@ -216,7 +216,7 @@ def test_a_call_that_ends_where_it_was_to_move_up_leaves_nothing(monkeypatch: py
         def promote_and_cancel(running: machine.Machine, following: int) -> None:
             promote(running, following)
             task = asyncio.current_task()
-            if running.state[STATE.word("resume")] and task is not None:
+            if running.state[STATE_WORDS.resume] and task is not None:
                 task.cancel()
 
         monkeypatch.setattr(chosen, "_promote", promote_and_cancel)
@@ -228,7 +228,7 @@ def test_a_call_that_ends_where_it_was_to_move_up_leaves_nothing(monkeypatch: py
             asyncio.run(main())
         monkeypatch.setattr(chosen, "_promote", promote)
         idle = session.context.invoker._idle
-        assert idle and not any(used.state[STATE.word("resume")] for used in idle)
+        assert idle and not any(used.state[STATE_WORDS.resume] for used in idle)
         add = session.load(ARITHMETIC).add
         same(add(X, X), 2 * X)
 

@@ -11,7 +11,7 @@ import jitree
 _PACKAGE = Path(jitree.__file__).parent
 _SCRIPT = """
 import gc, struct
-from jitree.base.layout import rows_of
+from jitree.base.records import rows_of
 
 class Holder:
     pass
@@ -36,4 +36,4 @@ def test_rows_that_are_garbage_do_not_crash() -> None:
 
 def test_no_other_code_iterates_over_rows_of_memory() -> None:
     users = [path.name for path in _PACKAGE.rglob("*.py") if "iter_unpack(" in path.read_text("utf-8")]
-    assert users == ["layout.py"]
+    assert users == ["records.py"]

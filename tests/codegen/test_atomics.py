@@ -6,10 +6,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 
-from jitree.base.layout import Record
 from jitree.codegen import functions, processor_texts
 from jitree.codegen.image.compile import Target, compile_object, host_target, optimized_module
 from jitree.codegen.image.flat import Image, map_image
@@ -32,16 +32,27 @@ from jitree.codegen.record import (
     atomic_load,
     atomic_replace,
     atomic_store,
+    layout_of,
     place_of,
+    size_of,
+    words_of,
 )
 from jitree.errors import InternalError
 
-MIXED = Record("mixed", "u8 a\nu8 b\nu16 c\nu32 d\ni32 e\nu32 f\ni64 word\nline shared\nline other")
+if TYPE_CHECKING:
+    from jitree.codegen.record import i32, line, u8, u16, u32
 
 
-class Mixed(MemoryRecord, layout=MIXED):
+class Mixed(MemoryRecord):
+    a: u8
+    b: u8
+    c: u16
+    d: u32
+    e: i32
+    f: u32
     word: Atomic
-    shared: Atomic
+    shared: line
+    other: line
 
 
 def fields(mixed: Mixed, value: int) -> int:
@@ -52,7 +63,7 @@ def fields(mixed: Mixed, value: int) -> int:
     mixed.c = -value
     mixed.d = value * 3
     mixed.e = value
-    mixed.other = total
+    atomic_store(mixed.other, total)
     return total
 
 
@@ -107,10 +118,10 @@ def image() -> Image:
 
 
 def outcome(run: Callable[[int, int], int], value: int) -> tuple[int, bytes]:
-    memory = (ctypes.c_uint64 * (MIXED.size // 8 + 16))()
+    memory = (ctypes.c_uint64 * (size_of(Mixed) // 8 + 16))()
     place = (ctypes.addressof(memory) + 127) & -128
-    ctypes.memset(place, 0xE9, MIXED.size)
-    return run(place, value), ctypes.string_at(place, MIXED.size)
+    ctypes.memset(place, 0xE9, size_of(Mixed))
+    return run(place, value), ctypes.string_at(place, size_of(Mixed))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -126,8 +137,8 @@ def test_machine_code_does_what_python_does(function: Callable[[Mixed, int], int
 
 
 def test_layout_of_lines() -> None:
-    assert (MIXED["shared"], MIXED["other"], MIXED.size) == (128, 256, 384)
-    assert MIXED.word("shared") == 16
+    assert (layout_of(Mixed)["shared"], layout_of(Mixed)["other"], size_of(Mixed)) == (128, 256, 384)
+    assert words_of(Mixed).shared == 16
 
 
 def test_functions_that_stay_apart() -> None:

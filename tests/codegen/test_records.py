@@ -8,18 +8,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jitree.base.layout import Record
 from jitree.codegen import functions
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import map_image
 from jitree.codegen.image.link import link
-from jitree.codegen.record import Atomic, MemoryRecord, atomic_add, layout_of, place_of
+from jitree.codegen.record import (
+    Atomic,
+    MemoryRecord,
+    Repeated,
+    atomic_add,
+    layout_of,
+    place_of,
+    size_of,
+    words_of,
+)
 from jitree.errors import InternalError
+from jitree.hal.command_layout import Command, KernelEntry, LoggedEvent, Workgroup
 
 if TYPE_CHECKING:
-    from jitree.codegen.record import i32, i64, u8
-
-OWNER = Record("owner", "i64 total\ni64 first")
+    from jitree.codegen.record import i32, i64, line, u8, u16, u32
 
 
 class Node(MemoryRecord):
@@ -30,7 +37,8 @@ class Node(MemoryRecord):
     owner: Owner
 
 
-class Owner(MemoryRecord, layout=OWNER):
+class Owner(MemoryRecord):
+    total: i64
     first: Node
 
 
@@ -68,7 +76,7 @@ def state_after(call: Callable[[str, int, int], object]) -> list[object]:
     """What calls of the functions give and leave in memory, with addresses as numbers of words."""
     memory = (ctypes.c_int64 * 32)()
     base = ctypes.addressof(memory)
-    nodes = [base + 64 + layout_of(Node).size * number for number in range(4)]
+    nodes = [base + 64 + size_of(Node) * number for number in range(4)]
     owner = base
     memory[1] = nodes[0]
     for number, node in enumerate(nodes[:3]):
@@ -95,12 +103,13 @@ def test_machine_code_does_what_python_does() -> None:
         return globals()[name](Owner(first), *others)
 
     expected = state_after(by_python)
-    assert expected[:2] == [3, 64 + 2 * layout_of(Node).size]
+    assert expected[:2] == [3, 64 + 2 * size_of(Node)]
     assert state_after(by_machine) == expected
 
 
 def unknown_field(node: Node) -> int:
-    return node.counter
+    found: int = node.counter  # type: ignore[attr-defined]
+    return found
 
 
 def number_for_a_record(node: Node) -> None:
@@ -124,20 +133,67 @@ def test_types_are_checked(function: Callable[..., object]) -> None:
 class Mixed(MemoryRecord):
     tag: u8
     number: i32
-    before: Node
+    before: MemoryRecord
     turns: Atomic
     last: i64
 
 
+class Inside(MemoryRecord):
+    embedded = True
+    half: u16
+    word: u32
+
+
+class Longer(Mixed):
+    """As the other one; what comes before it is one of these, and more follows."""
+
+    before: Longer
+    halves: u16 = Repeated(3)
+    inside: Inside
+    shared: line
+    after: i32
+
+
 def test_a_class_lays_its_fields_out_in_order() -> None:
-    """Each at a multiple of its size, as a table does; what is embedded takes a word, too."""
-    layout = layout_of(Mixed)
+    """Each at a multiple of its size; what is embedded takes a word, too."""
+    layout, words = layout_of(Mixed), words_of(Mixed)
     assert layout.offsets == {"tag": 0, "number": 4, "before": 8, "turns": 16, "last": 24}
-    assert (layout.size, layout.word("number"), layout.word("last")) == (32, 1, 3)
-    assert layout.offsets == Record("same", "u8 tag\ni32 number\ni64 before\ni64 turns\ni64 last").offsets
+    assert (layout["last"], size_of(Mixed), words.number, words.last) == (24, 32, 1, 3)
     memory = (ctypes.c_int64 * 4)()
     record = Mixed(ctypes.addressof(memory))
     record.tag, record.number, record.before, record.last = 200, -3, Node(48), 7
     assert atomic_add(record.turns, 5) == 0
     assert [*memory] == [200 | (-3 << 32), 48, 5, 7]
     assert (record.tag, record.number, record.before, record.last) == (200, -3, Node(48), 7)
+
+
+def test_a_class_may_follow_another_repeat_numbers_and_have_records_inside() -> None:
+    """Lines begin at multiples of their size; its own fields follow those of the other class."""
+    layout, words = layout_of(Longer), words_of(Longer)
+    assert list(layout.offsets)[:5] == list(layout_of(Mixed).offsets)
+    places = {"halves": 32, "inside": 40, "shared": 128, "after": 256}
+    assert layout.offsets == layout_of(Mixed).offsets | places and size_of(Longer) == 264
+    assert (words.halves, words.after) == (16, 64)
+    memory = (ctypes.c_int64 * (size_of(Longer) // 8))()
+    record = Longer(ctypes.addressof(memory))
+    record.before, record.halves, record.inside.word, record.after = record, 9, 1 << 31, -4
+    assert atomic_add(record.shared, 3) == 0 and record.before.before == record
+    assert {number: value for number, value in enumerate(memory) if value} == {
+        1: ctypes.addressof(memory), 4: 9, 5: -(1 << 63), 16: 3, 32: 0xFFFFFFFC,
+    }  # fmt: skip
+
+
+def test_nothing_is_laid_out_before_it_is_asked_for() -> None:
+    class Late(MemoryRecord):
+        count: i64 = Repeated(2)
+
+    assert vars(Late)["count"] == 2
+    assert layout_of(Late).packer().size == 8 and size_of(Late) == 16
+    assert Late(0) == Late(0) and not Late(0) and vars(Late)["count"].width == 8
+
+
+def test_records_that_others_lay_out_are_as_long_as_theirs() -> None:
+    """Of tables with rows of 64 bytes, and of what kernels and drivers are given."""
+    assert size_of(Command) == layout_of(Command).packer().size == 64
+    assert size_of(LoggedEvent) == layout_of(LoggedEvent).packer().size == 64
+    assert size_of(KernelEntry) == size_of(Workgroup) == 48

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import words_of
 from jitree.cuda.device import CudaDevice
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError
 from jitree.hal.fence import Fence
@@ -158,14 +158,14 @@ def test_a_stream_outlives_a_neighbour_that_asks(
 def test_machine_code_asks_no_more_when_collectives_end_late(fake: FakeDriver, other: CudaDevice) -> None:
     """Their thread lets it ask again; the device was closed meanwhile."""
     share = other.stream.share
-    asks = share._words[layout_of(StreamRecord).word("query")]
+    asks = share._words[words_of(StreamRecord).query]
     share.refuse_waits()
-    refuses = share._words[layout_of(StreamRecord).word("query")]
+    refuses = share._words[words_of(StreamRecord).query]
     share.allow_waits()
-    assert share._words[layout_of(StreamRecord).word("query")] == asks != refuses
+    assert share._words[words_of(StreamRecord).query] == asks != refuses
     other.close()
     share.allow_waits()
-    assert share._words[layout_of(StreamRecord).word("query")] == refuses
+    assert share._words[words_of(StreamRecord).query] == refuses
 
 
 def test_a_thread_that_waits_is_called_back_by_none_that_stays(fake: FakeDriver) -> None:

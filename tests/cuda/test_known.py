@@ -14,8 +14,7 @@ from jitree.base.dlpack import DLTensor, Versioned, pointer
 from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.base.finalizers import Finalizer
 from jitree.cuda.device import CudaDevice
-from jitree.hal.stream_record import MOST_KNOWN
-from jitree.modules.hal.native.records import StreamRecord
+from jitree.hal.stream_record import MOST_KNOWN, StreamRecord
 from tests.api.test_exported import Consumer, delete
 from tests.cuda.fake import FakeDriver
 from tests.cuda.programs import LENDING, POSITIONS

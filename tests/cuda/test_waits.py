@@ -143,7 +143,7 @@ def test_numpy_does_not_lose_an_interrupt(fake: FakeDriver, session: Session) ->
 
 @pytest.mark.parametrize("look", ["wait", "callback", "poll"])
 def test_what_machine_code_has_waited_for_is_done(fake: FakeDriver, look: str) -> None:
-    """It counts what is done in the STREAM record, and signals nothing."""
+    """It counts what is done in the StreamRecord record, and signals nothing."""
     with CudaDevice(fake, 0) as device:
         fake.hold()
         stream, called = device.stream, threading.Event()

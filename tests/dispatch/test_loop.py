@@ -14,6 +14,7 @@ from jitree.codegen.image import Image, shipped
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import decode_trusted, map_image
 from jitree.codegen.image.link import link
+from jitree.codegen.record import size_of, words_of
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.fast.engine import FastEngine
 from jitree.dispatch.fast.loop_texts import SIDE_EXITS, loop_text
@@ -29,7 +30,7 @@ from jitree.regs.ref_types import RefTypes
 from jitree.vmfb import superinstructions
 from jitree.vmfb.instructions import BY_MNEMONIC
 from jitree.vmfb.native import joining, tables
-from jitree.vmfb.native.layout import DECODER, PART
+from jitree.vmfb.native.layout import Decoder, FoundPart
 from jitree.vmfb.superinstructions import (
     LOOP_BY_NAME,
     LOOP_OPCODE,
@@ -171,12 +172,12 @@ def fuse(writer: Writer) -> list[int]:
         "tables": fusing_tables(),
         "words": words,
         "instruction_words": np.array(writer.starts, np.int32),
-        "parts": np.zeros(16 * PART.size, np.uint8),
+        "parts": np.zeros(16 * size_of(FoundPart), np.uint8),
     }
-    decoder = np.zeros(DECODER.size // 8, np.int64)
-    decoder[DECODER.word("instruction_count")] = len(writer.starts)
+    named, decoder = words_of(Decoder), np.zeros(size_of(Decoder) // 8, np.int64)
+    decoder[named.instruction_count] = len(writer.starts)
     for name, array in memory.items():
-        decoder[DECODER.word(name)] = address_of(array)
+        decoder[getattr(named, name)] = address_of(array)
     fusing_code()[1](address_of(decoder), 0)
     return words[: len(writer.words)].tolist()  # type: ignore[no-any-return]
 

@@ -3,19 +3,22 @@ cannot."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from jitree.codegen.record import words_of
 from jitree.dispatch.linking import BytecodeInstance
 from jitree.dispatch.native import engine, tiering
 from jitree.errors import StatusError
 from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
-from jitree.regs.layout import FUNCTION
+from jitree.regs.layout import FunctionEntry
 from jitree.regs.records import ModuleRecord
 from tests.assembler import Assembler
 from tests.dispatch.harness import TIERS, HostFunctions, Vm, load
+
+_FUNCTION: Final = words_of(FunctionEntry)
 
 SUM = """
     %i1 = const.i32 1
@@ -52,7 +55,7 @@ def record_of(vm: Vm) -> ModuleRecord:
 
 
 def is_native(vm: Vm, ordinal: int = 0) -> bool:
-    return bool(record_of(vm).function(ordinal).memory[FUNCTION.word("native")])
+    return bool(record_of(vm).function(ordinal).memory[_FUNCTION.native])
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from jitree.codegen.record import size_of
 from jitree.errors import NotFoundError
-from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
+from jitree.hal.command_layout import ENTRY_SEQUENTIAL, KernelEntry
 from jitree.hal.device import Device
 from jitree.hal.executable import Executable, LocalExecutable
 
@@ -114,7 +115,7 @@ class PythonExecutable(LocalExecutable):
         return self.kernels[ordinal].binding_count
 
     def entry_point(self, ordinal: int) -> int:
-        return self._entries.buffer_info()[0] + ordinal * ENTRY_POINT.size
+        return self._entries.buffer_info()[0] + ordinal * size_of(KernelEntry)
 
     def local_memory(self, ordinal: int) -> int:
         return self.kernels[ordinal].local_memory

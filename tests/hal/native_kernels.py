@@ -15,7 +15,8 @@ import numpy as np
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import map_image
 from jitree.codegen.image.link import link
-from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
+from jitree.codegen.record import layout_of, size_of
+from jitree.hal.command_layout import ENTRY_SEQUENTIAL, KernelEntry
 from jitree.hal.command_list import DIRECT, CommandList, Range
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.executable import LocalExecutable
@@ -226,7 +227,7 @@ class NativeExecutable(LocalExecutable):
         return None
 
     def entry_point(self, ordinal: int) -> int:
-        return self._entries.buffer_info()[0] + ordinal * ENTRY_POINT.size
+        return self._entries.buffer_info()[0] + ordinal * size_of(KernelEntry)
 
     def local_memory(self, ordinal: int) -> int:
         return LOCAL_BYTES if ordinal == LOCAL else 0
@@ -253,7 +254,9 @@ def whole(block: np.ndarray) -> Range:
 def forget_costs() -> None:
     """Sets the averages of what the functions cost to unknown."""
     for ordinal in range(len(NAMES)):
-        ctypes.c_int64.from_address(executable().entry_point(ordinal) + ENTRY_POINT["cost"]).value = 0
+        ctypes.c_int64.from_address(
+            executable().entry_point(ordinal) + layout_of(KernelEntry)["cost"]
+        ).value = 0
 
 
 def dispatch(

@@ -20,12 +20,14 @@ import pytest
 from jitree.base import stop_word
 from jitree.base.callbacks import Callback, take_kept
 from jitree.base.stop_word import NEVER
-from jitree.codegen.record import atomic_store
-from jitree.hal.command_layout import FAILED_INTERRUPTED, FUNCTIONS, JOB
+from jitree.codegen.record import atomic_store, size_of, words_of
+from jitree.hal.command_layout import FAILED_INTERRUPTED, Functions, Job
 from jitree.hal.local import executor, interrupts
 from jitree.hal.local.executor import cancellation_points
 from jitree.hal.local.executor.calling import FIRST_LOOK_TICKS, FUNCTION_TABLE
-from jitree.hal.local.executor.records import Job
+
+_FUNCTIONS: Final = words_of(Functions)
+_JOB: Final = words_of(Job)
 
 _LOOK: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 LOOK_IN, FIRST_LOOK, LOOK_TICKS = 1001, 1002, 1000
@@ -38,12 +40,12 @@ class Work:
         self.asked = 0
         self.called: list[int] = []
         self.word = array("q", [NEVER])
-        self._functions = array("q", bytes(FUNCTIONS.size))
-        self._functions[FUNCTIONS.word("look_in")] = LOOK_IN
-        self._functions[FUNCTIONS.word("look_ticks")] = LOOK_TICKS
-        self._functions[FUNCTIONS.word("stop")] = self.word.buffer_info()[0]
-        self._job = array("q", bytes(JOB.size))
-        self._job[JOB.word("functions")] = self._functions.buffer_info()[0]
+        self._functions = array("q", bytes(size_of(Functions)))
+        self._functions[_FUNCTIONS.look_in] = LOOK_IN
+        self._functions[_FUNCTIONS.look_ticks] = LOOK_TICKS
+        self._functions[_FUNCTIONS.stop] = self.word.buffer_info()[0]
+        self._job = array("q", bytes(size_of(Job)))
+        self._job[_JOB.functions] = self._functions.buffer_info()[0]
         self.job = Job(self._job.buffer_info()[0])
         self.job.attended = NEVER
 
@@ -92,7 +94,7 @@ def test_python_looks_when_a_deadline_passes(work: Work) -> None:
 
 def test_looks_are_paced_from_the_native_executor_on(monkeypatch: pytest.MonkeyPatch) -> None:
     table = array("q", FUNCTION_TABLE)
-    place = FUNCTIONS.word("look_ticks")
+    place = _FUNCTIONS.look_ticks
     table[place] = FIRST_LOOK_TICKS
     monkeypatch.setattr(interrupts, "FUNCTION_TABLE", table)
     monkeypatch.setattr(executor, "native_executor", lambda: None)
@@ -137,7 +139,7 @@ def test_an_interrupt_when_a_thread_looks_for_the_first_time(
 def _look_interrupted(
     place: str, send: Callable[[], None], kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, table = array("q", bytes(JOB.size)), array("q", FUNCTION_TABLE)
+    job, table = array("q", bytes(size_of(Job))), array("q", FUNCTION_TABLE)
     interruptions = [send] if place == "in the middle" else []
     make = interrupts._look_in
 
@@ -158,8 +160,8 @@ def _look_interrupted(
     first: list[Callable[[], object]] = [send, look(interrupts._first.address)]
     with pytest.raises(kind):
         _pending(*first[place == "in the middle" :])
-    assert stop_word.WORD.value != before and job[JOB.word("failure")] == 0
-    _pending(send, look(table[FUNCTIONS.word("look_in")]))
-    assert job[JOB.word("failure")] == FAILED_INTERRUPTED
+    assert stop_word.WORD.value != before and job[_JOB.failure] == 0
+    _pending(send, look(table[_FUNCTIONS.look_in]))
+    assert job[_JOB.failure] == FAILED_INTERRUPTED
     assert isinstance(take_kept(), kind)
     assert not unraisable

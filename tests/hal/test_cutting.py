@@ -6,10 +6,9 @@ from array import array
 
 import pytest
 
-from jitree.codegen.record import atomic_store
-from jitree.hal.command_layout import CHUNKS_PER_THREAD, COMMAND, ENTRY_POINT, SHARE, TEAM
+from jitree.codegen.record import atomic_store, size_of
+from jitree.hal.command_layout import CHUNKS_PER_THREAD, Command, KernelEntry, Share, ThreadTeam
 from jitree.hal.local.executor.command_lists import chunk_size, cut, even_parts, even_size
-from jitree.hal.local.executor.records import Command, KernelEntry, Share, ThreadTeam
 
 THREADS = 4
 PIECES = THREADS * CHUNKS_PER_THREAD
@@ -29,7 +28,10 @@ LEAST = 500
     (0, 1, 0, 255, 1),  # never run
 ])  # fmt: skip
 def test_parts(begin: int, end: int, ticks: int, most: int, parts: int) -> None:
-    memory = [array("q", bytes(size)) for size in (TEAM.size, COMMAND.size, ENTRY_POINT.size, SHARE.size)]
+    memory = [
+        array("q", bytes(size))
+        for size in (size_of(ThreadTeam), size_of(Command), size_of(KernelEntry), size_of(Share))
+    ]
     places = [record.buffer_info()[0] for record in memory]
     team, row, entry, share = (
         ThreadTeam(places[0]),

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from jitree.codegen.processor import ticks
-from jitree.codegen.record import atomic_load, atomic_store
-from jitree.hal.command_layout import HELPER, MOST_GAINED, POSTED_STOP, POSTING, TEAM
+from jitree.codegen.record import atomic_load, atomic_store, size_of
+from jitree.hal.command_layout import MOST_GAINED, POSTED_STOP, POSTING, Helper, ThreadTeam
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, thread_team
 from jitree.hal.local.executor.helper_threads import helpers_for, invite, is_dismissed, is_invited, weigh
-from jitree.hal.local.executor.records import ThreadTeam, helper_at
+from jitree.hal.local.executor.rows import helper_at
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
 from jitree.regs.memory import address_of, zeroed
@@ -32,7 +32,7 @@ SPINNING, PARKED = 600, 6000
 @pytest.fixture
 def record() -> Iterator[ThreadTeam]:
     """A team's record, all of whose workers are awake."""
-    memory, helpers = zeroed(TEAM.size, 128), zeroed(HELPER.size * (WORKERS + 1), 128)
+    memory, helpers = zeroed(size_of(ThreadTeam), 128), zeroed(size_of(Helper) * (WORKERS + 1), 128)
     team = ThreadTeam(address_of(memory))
     team.helpers, team.workers, team.most = address_of(helpers), WORKERS, WORKERS
     team.spinning_ticks, team.parked_ticks = SPINNING, PARKED

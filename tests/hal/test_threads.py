@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitree.codegen.record import layout_of
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -25,7 +26,7 @@ from jitree.hal.fence import Fence
 from jitree.hal.local import thread_team
 from jitree.hal.local.device import LocalDevice
 from jitree.hal.local.executor import require_native_executor
-from jitree.hal.local.queue_record import PROFILED, QUEUE, UNSUPPORTED, QueueRecord
+from jitree.hal.local.queue_record import PROFILED, UNSUPPORTED, Queue, QueueRecord
 from jitree.hal.local.task import INLINE_BYTES, TaskDevice
 from jitree.hal.local.topology import unpinned
 from jitree.hal.local.workers import WorkerPool
@@ -179,7 +180,7 @@ def test_reasons_add_up() -> None:
 
 def read_record(device: Device, field: str) -> int:
     assert isinstance(device, LocalDevice)
-    return ctypes.c_int64.from_address(device.queue_record() + QUEUE[field]).value
+    return ctypes.c_int64.from_address(device.queue_record() + layout_of(Queue)[field]).value
 
 
 def run_busy(device: Device) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from typing import Final
 
 import pytest
 
+from jitree.codegen.record import words_of
 from jitree.errors import FailedPreconditionError, NotFoundError, OutOfRangeError, UnavailableError
-from jitree.hal.command_layout import ENTRY_POINT, ENTRY_SEQUENTIAL
+from jitree.hal.command_layout import ENTRY_SEQUENTIAL, KernelEntry
 from jitree.loaders.environment import CpuData, host_cpu_data
 from jitree.loaders.library import (
     LAYOUTS,
@@ -21,6 +23,8 @@ from jitree.loaders.library import (
     query_library,
 )
 from tests.loaders.samples import NEEDS_X86_64, ON_X86_64
+
+_ENTRY_POINT: Final = words_of(KernelEntry)
 
 SIZES = {3: 80, 4: 104, 5: 104, 6: 128}
 ATTRIBUTES = {
@@ -92,7 +96,7 @@ def test_every_version(version: int) -> None:
     known = version >= 5
     assert (made.constant_count(0), made.binding_count(0)) == ((5, 7) if known else (None, None))
     assert (made.flags(0), made.flags(1)) == (ENTRY_SEQUENTIAL if version == 6 else 0, 0)
-    assert read.functions.records[:, ENTRY_POINT.word("environment")].tolist() == [0x77, 0x77]
+    assert read.functions.records[:, _ENTRY_POINT.environment].tolist() == [0x77, 0x77]
     assert (made.local_memory(1), made.constant_count(1)) == (0, 0 if known else None)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from jitree.hal.command_layout import ENTRY_POINT
+from jitree.codegen.record import size_of
+from jitree.hal.command_layout import KernelEntry
 from jitree.hal.pipeline_layout import PipelineLayout
 from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
 from jitree.modules.import_rows import rows
@@ -51,7 +52,9 @@ def executable() -> TabledExecutable:
     kernels = native_kernels.executable()
     entries = []
     for ordinal, name in enumerate(native_kernels.NAMES):
-        code, environment = struct.unpack_from("<2q", kernels._entries.tobytes(), ordinal * ENTRY_POINT.size)
+        code, environment = struct.unpack_from(
+            "<2q", kernels._entries.tobytes(), ordinal * size_of(KernelEntry)
+        )
         constants, bindings = {"multiply": (0, 3), "fail": (2, 1), "count": (0, 1)}.get(name, (None, None))
         local_memory = kernels.local_memory(ordinal)
         entries.append(EntryPoint(name, code, environment, local_memory, constants, bindings, 0))

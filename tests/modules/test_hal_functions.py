@@ -8,19 +8,19 @@ from collections.abc import Iterator
 import pytest
 
 from jitree.codegen import image
-from jitree.codegen.record import place_of
+from jitree.codegen.record import place_of, size_of
+from jitree.hal.local.queue_record import Queue
 from jitree.modules.hal.native import FREE, RECIPE
-from jitree.modules.hal.native.entries import free_entry, new_entry, release
+from jitree.modules.hal.native.entries import State, free_entry, new_entry, release
 from jitree.modules.hal.native.fences import fence_create, fence_query, fence_signal
-from jitree.modules.hal.native.layout import HANDLE_POOL
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
+from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.regs.access import retain
-from jitree.regs.layout import ENTRY, OWNER_CODE, STATE
+from jitree.regs.layout import ENTRY, OWNER_CODE, STATE, Entry
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32
 
 ENTRIES = 4
 _STATE, _HANDLE_POOL = 0, 512
-_ENTRIES = _HANDLE_POOL + HANDLE_POOL.size + 64
+_ENTRIES = _HANDLE_POOL + size_of(HandlePoolRecord) + 64
 _QUEUE = _ENTRIES + ENTRIES * ENTRY.size
 _REGISTERS = _QUEUE + 64
 _SIZE = _REGISTERS + 512

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
 
 from jitree import Session
+from jitree.codegen.record import words_of
 from jitree.hal.buffer import Buffer
 from jitree.hal.operations import QueueOperations
 from jitree.modules.hal.native.handle_pool import HandlePool
-from jitree.modules.hal.native.layout import HANDLE_POOL
+from jitree.modules.hal.native.layout import HandlePoolRecord
 from tests.api.direct import direct, needs_machine_code
 from tests.api.programs import ECHO
 from tests.modules.hal_programs import ROWS
 from tests.modules.test_hal_native import outcome, whole_call
+
+_HANDLE_POOL: Final = words_of(HandlePoolRecord)
 
 
 def test_memory_of_a_first_call_is_taken_by_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +50,7 @@ def test_memory_of_a_first_call_is_taken_by_machine_code(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("taken", [0, 1])
 def test_one_entry_is_too_few(taken: int) -> None:
     """An argument takes two, for its buffer and its view: an odd number of entries is refilled, too."""
-    values, blank = np.arange(4, dtype=np.float32), HANDLE_POOL.word("blank")
+    values, blank = np.arange(4, dtype=np.float32), _HANDLE_POOL.blank
     with Session("local-sync", tier="fast") as session:
         echo = direct(session.load(ECHO).e1_f32, values)
         table = session.context.table

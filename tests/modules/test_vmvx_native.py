@@ -21,7 +21,7 @@ from jitree.errors import StatusError
 from jitree.modules.vmvx import VmvxModule, kernels
 from jitree.modules.vmvx.kernels import BINARY_CCONV, COMPILED, UNARY_CCONV
 from jitree.regs.buffer import VmBuffer
-from jitree.regs.layout import ENTRY, KIND_BUFFER, STATE
+from jitree.regs.layout import ENTRY, KIND_BUFFER, STATE, STATE_WORDS
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 from tests import exact_functions
@@ -318,7 +318,7 @@ def test_references_that_the_call_gives_up(references: int) -> None:
     assert frame.call("copy.2d.x8", cconv) == 0
     assert [frame.count(ref) for ref in (0, 1)] == [references - 1] * 2
     assert not frame.refs[:2].any()
-    released = frame.state.view(np.int64)[STATE.word("released")]
+    released = frame.state.view(np.int64)[STATE_WORDS.released]
     assert (released != 0) == (references == 1), "Python frees what nothing refers to"
     assert bytes(target) == b"\1" * 4
 

@@ -18,10 +18,9 @@ from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import Image, map_image
 from jitree.codegen.image.link import link
 from jitree.regs import access
-from jitree.regs.access import Entry, Released
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, STATE
+from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, STATE, Entry, Released
 from jitree.regs.memory import address_of
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE

@@ -9,9 +9,16 @@ import pytest
 
 from jitree.base.stop_word import NEVER
 from jitree.regs import fuel
-from jitree.regs.fuel import FuelState
 from jitree.regs.handles import HandleTable
-from jitree.regs.layout import SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, STATE, TICK_SHIFT
+from jitree.regs.layout import (
+    SLOW_DONE,
+    SLOW_LOOK,
+    SLOW_REFUSED,
+    STATE,
+    STATE_WORDS,
+    TICK_SHIFT,
+    MachineState,
+)
 from jitree.regs.machine import FUEL, Machine
 from jitree.regs.records import FunctionRecords
 from jitree.regs.ref_types import RefTypes
@@ -31,7 +38,7 @@ class Code:
         places = CLOCK, self.word.buffer_info()[0]
         self._table = array("q", [*bytes(fuel.CLOCK // 8), *places])
         self._state = array("q", bytes(STATE.size))
-        self.state = FuelState(self._state.buffer_info()[0])
+        self.state = MachineState(self._state.buffer_info()[0])
         self.state.math = self._table.buffer_info()[0]
         self.state.slow = PYTHON
         self.state.tick = 1 << TICK_SHIFT
@@ -134,9 +141,9 @@ def test_python_is_asked_when_a_deadline_passes(code: Code) -> None:
 def test_what_a_branch_takes_is_not_forgotten_when_python_has_looked() -> None:
     """A block may take milliseconds: 256 of them would run before anything could end the call."""
     machine = Machine(HandleTable(RefTypes(), capacity=16), FunctionRecords())
-    given = [machine.state[STATE.word("fuel")]]
+    given = [machine.state[STATE_WORDS.fuel]]
     for granted in (3, 1 << 13):
-        machine.state[STATE.word("grant")] = granted
+        machine.state[STATE_WORDS.grant] = granted
         machine.fill_fuel()
-        given.append(machine.state[STATE.word("fuel")])
+        given.append(machine.state[STATE_WORDS.fuel])
     assert given == [1, 3, FUEL]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jitree.codegen.record import words_of
 from jitree.errors import (
     AlreadyExistsError,
     InternalError,
@@ -22,17 +24,20 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import (
     ACCESS_READ,
-    ENTRY,
     KIND_BUFFER,
     KIND_FIRST_REGISTERED,
     KIND_FREE,
     KIND_LIST,
     OWNER_CODE,
     STATE,
+    STATE_WORDS,
     TYPE_OPAQUE,
+    Entry,
 )
 from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
+
+_ENTRY: Final = words_of(Entry)
 
 
 class Thing:
@@ -115,12 +120,12 @@ def test_entries_are_used_again(table: HandleTable) -> None:
 def test_fields_of_a_buffer(table: HandleTable) -> None:
     buffer = VmBuffer(100)
     word = (table.wrap(buffer) - table.base) // 8
-    assert table.i64[word + ENTRY.word("address")] == buffer.address
-    assert table.i64[word + ENTRY.word("length")] == 100
-    assert table.i32[2 * word + ENTRY.word("kind")] == KIND_BUFFER
-    assert table.i32[2 * word + ENTRY.word("access")] == buffer.access == 3
+    assert table.i64[word + _ENTRY.address] == buffer.address
+    assert table.i64[word + _ENTRY.length] == 100
+    assert table.i32[2 * word + _ENTRY.kind] == KIND_BUFFER
+    assert table.i32[2 * word + _ENTRY.access] == buffer.access == 3
     constant = (table.wrap(VmBuffer.alias(b"xy")) - table.base) // 4
-    assert table.i32[constant + ENTRY.word("access")] == 1
+    assert table.i32[constant + _ENTRY.access] == 1
 
 
 def test_machine_code_releases_through_the_list(table: HandleTable) -> None:
@@ -131,12 +136,12 @@ def test_machine_code_releases_through_the_list(table: HandleTable) -> None:
     things.clear()
     for handle in handles[:2]:
         word = (handle - table.base) // 8
-        table.i32[2 * word + ENTRY.word("count")] = 0
-        table.i64[word + ENTRY.word("link")] = state[STATE.word("released")]
-        state[STATE.word("released")] = handle
+        table.i32[2 * word + _ENTRY.count] = 0
+        table.i64[word + _ENTRY.link] = state[STATE_WORDS.released]
+        state[STATE_WORDS.released] = handle
     table.drain(state)
     assert [reference() is None for reference in alive] == [True, True, False]
-    assert state[STATE.word("released")] == 0
+    assert state[STATE_WORDS.released] == 0
 
 
 class CountingPool:
@@ -259,7 +264,7 @@ def test_objects_that_are_made_when_they_are_asked_for(table: HandleTable) -> No
     assert isinstance(buffer, VmBuffer)
     assert (bytes(buffer), buffer.writable) == (data[4:8], False)
     word = (second - table.base) >> 3
-    assert table.i64[word + ENTRY.word("address")] == buffer.address
+    assert table.i64[word + _ENTRY.address] == buffer.address
     assert table.object(second) is buffer
     assert table.wrap(buffer) == second
     assert bytes(table.object(empty)) == b""  # type: ignore[call-overload]

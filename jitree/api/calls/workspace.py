@@ -14,16 +14,19 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.calls.declaration import DEPENDS, OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
-from jitree.api.calls.native.layout import MAXIMUM_RANK, SIZES
+from jitree.api.calls.native.layout import MAXIMUM_RANK, Sizes
 from jitree.api.calls.number_packing import number_packer
 from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.reference_packing import require_workspace
 from jitree.api.calls.refusal import describe
 from jitree.base.arguments import shown
 from jitree.base.finalizers import guard
+from jitree.codegen.record import size_of, words_of
 from jitree.errors import InvalidArgumentError, NotFoundError, attribute_of, own_error, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.types import ENCODING_OPAQUE
+
+_SIZES: Final = words_of(Sizes)
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -178,12 +181,12 @@ class KnownSizes:
         self._width = _width(signature.arguments)
         self._lock = guard()
         self._rows = array("q")
-        self._words = array("q", bytes(SIZES.size))
-        self._words[SIZES.word("width")] = self._width or 0
+        self._words = array("q", bytes(size_of(Sizes)))
+        self._words[_SIZES.width] = self._width or 0
 
     @property
     def address(self) -> int:
-        """Of the SIZES record; 0 where it also depends on what is neither a tensor nor a number."""
+        """Of the Sizes record; 0 where it also depends on what is neither a tensor nor a number."""
         return 0 if self._width is None else self._words.buffer_info()[0]
 
     def key(self, values: Sequence[object]) -> tuple[object, ...]:
@@ -199,7 +202,7 @@ class KnownSizes:
         with self._lock:
             if len(self._sizes) == _MOST:
                 self._sizes.clear()
-                self._words[SIZES.word("count")] = 0
+                self._words[_SIZES.count] = 0
             if key not in self._sizes:
                 self._sizes[key] = size
                 if self._width is not None:
@@ -211,10 +214,10 @@ class KnownSizes:
         words, length = self._words, len(row)
         if not self._rows:
             self._rows = array("q", bytes(8 * _MOST * length))
-            words[SIZES.word("rows")] = self._rows.buffer_info()[0]
-        count = words[SIZES.word("count")]
+            words[_SIZES.rows] = self._rows.buffer_info()[0]
+        count = words[_SIZES.count]
         self._rows[count * length : (count + 1) * length] = array("q", row)
-        words[SIZES.word("count")] = count + 1
+        words[_SIZES.count] = count + 1
 
 
 def _width(parameters: Sequence[Parameter]) -> int | None:

@@ -12,8 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from jitree.base.layout import rows_of
-from jitree.base.records import NamedTuple
+from jitree.base.records import NamedTuple, rows_of
 from jitree.codegen.image.flat import FlatImage
 from jitree.errors import AlreadyExistsError, NotFoundError, UnimplementedError
 

@@ -19,18 +19,17 @@ from jitree.dispatch.engine import YIELD, EngineEntry
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import EXIT_OUT_OF_FUEL, EXIT_STOPPED, LIBRARY_FUNCTIONS, PROMPT, STATE, TICK_SHIFT
+from jitree.regs.layout import (
+    EXIT_OUT_OF_FUEL,
+    EXIT_STOPPED,
+    LIBRARY_FUNCTIONS,
+    PROMPT,
+    STATE_WORDS,
+    TICK_SHIFT,
+)
 from jitree.regs.machine import Machine
 from jitree.regs.memory import address_of
 
-_STATUS: Final = STATE.word("status")
-_PC: Final = STATE.word("pc")
-_MATH: Final = STATE.word("math")
-_ATTENDED: Final = STATE.word("attended")
-_LOOKED: Final = STATE.word("looked")
-_PROMPT: Final = STATE.word("prompt")
-STATE_FUEL: Final = STATE.word("fuel")
-_TICK: Final = STATE.word("tick")
 _MEASURED: Final = 20_000
 """Nanoseconds for which the ticks of the clock are counted."""
 _CLOCK: Final = ctypes.CFUNCTYPE(ctypes.c_int64)
@@ -71,9 +70,9 @@ def run_function(loop: image.Image) -> Run:
 
 def attach_library(machine: Machine) -> None:
     """Puts into a machine's STATE what the loop needs and what never changes."""
-    machine.state[_MATH] = address_of(_library())
-    machine.state[_TICK] = _tick()
-    machine.state[_ATTENDED] = stop_word.WORD.value
+    machine.state[STATE_WORDS.math] = address_of(_library())
+    machine.state[STATE_WORDS.tick] = _tick()
+    machine.state[STATE_WORDS.attended] = stop_word.WORD.value
 
 
 def run_loop(run: Run, machine: Machine, promote: Promote) -> None:
@@ -89,7 +88,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
     by ``run``. A call that must not hold up others gives way each time that its time is over, of which Python
     takes some, but not at each branch at which a way into compiled code is sought."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
-    gives_way = state[_PROMPT] == PROMPT
+    gives_way = state[STATE_WORDS.prompt] == PROMPT
     begun = 0
     pc = RUNNING
     try:
@@ -107,7 +106,7 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
             if following < 0:
                 return
             if machine.frame == frame:
-                state[_PC] = machine.code_address + 4 * following
+                state[STATE_WORDS.pc] = machine.code_address + 4 * following
             else:
                 machine.publish(following)
             if reason == EXIT_OUT_OF_FUEL:
@@ -120,9 +119,9 @@ def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
                     machine.pending = YIELD
                     return
             elif gives_way and machine.spend_time(begun):
-                state[STATE_FUEL] = 1
+                state[STATE_WORDS.fuel] = 1
             pc = RUNNING
-            state[_LOOKED] = 0  # the time of Python is none of machine code's
+            state[STATE_WORDS.looked] = 0  # the time of Python is none of machine code's
             reason = run(address)
         machine.pc = machine.adopt()
     except BaseException:
@@ -148,7 +147,7 @@ def make_entry(run: Run, attach: Callable[[Machine], None], promote: Promote) ->
     """The entry of a loop for callers that enter it by themselves."""
 
     def go_on(machine: Machine) -> None:
-        drive(lambda address: machine.state[_STATUS], run, machine, promote)
+        drive(lambda address: machine.state[STATE_WORDS.status], run, machine, promote)
 
     return EngineEntry(run, attach, go_on)
 
@@ -170,6 +169,6 @@ class FastEngine:
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
-        if not machine.state[_MATH]:
+        if not machine.state[STATE_WORDS.math]:
             attach_library(machine)
         run_loop(self._run, machine, stay)

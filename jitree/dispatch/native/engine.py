@@ -19,7 +19,6 @@ from jitree.codegen import image
 from jitree.dispatch.engine import EngineEntry
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.fast.engine import (
-    STATE_FUEL,
     Run,
     attach_library,
     make_entry,
@@ -27,7 +26,14 @@ from jitree.dispatch.fast.engine import (
     run_loop,
 )
 from jitree.dispatch.plain.handlers import HANDLERS
-from jitree.regs.layout import PROMPT, SLOW_DONE, SLOW_LOOK, SLOW_REFUSED, SLOW_STOP, STATE
+from jitree.regs.layout import (
+    PROMPT,
+    SLOW_DONE,
+    SLOW_LOOK,
+    SLOW_REFUSED,
+    SLOW_STOP,
+    STATE_WORDS,
+)
 from jitree.regs.machine import FIRST_TIME, Machine
 from jitree.vmfb.words import OPCODE
 
@@ -36,12 +42,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.native import tiering
 
 _SLOW_CALL: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_PROMPT: Final = STATE.word("prompt")
-_OUTCOME: Final = STATE.word("outcome")
-_TIME: Final = STATE.word("time")
 
-_RESUME: Final = STATE.word("resume")
-_SLOW: Final = STATE.word("slow")
 _BARE: Final = OPCODE["br.bare"]
 _MOST_SOUGHT: Final = 256
 """Branches that are looked at one by one, a millisecond, to find the beginning of a loop."""
@@ -55,12 +56,12 @@ def attach_slow_calls(machine: Machine) -> None:
     next(steps)
     machine.slow_call, machine.slow_steps = _SLOW_CALL(steps.send), steps
     machine.attach_slow_call = attach_slow_calls
-    machine.state[_SLOW] = ctypes.cast(machine.slow_call, ctypes.c_void_p).value or 0
+    machine.state[STATE_WORDS.slow] = ctypes.cast(machine.slow_call, ctypes.c_void_p).value or 0
 
 
 def may_go_on(machine: Machine) -> bool:
     """A call that must not hold up others gives way, and one that is watched says where it is."""
-    return machine.state[_PROMPT] != PROMPT and machine.seen is None
+    return machine.state[STATE_WORDS.prompt] != PROMPT and machine.seen is None
 
 
 def _execute(machine: Machine, pc: int) -> bool:
@@ -76,7 +77,7 @@ def _execute(machine: Machine, pc: int) -> bool:
 def _execute_in_time(machine: Machine) -> int:
     """Of a call that gives way to others: when its time is over, the loop is left in front of the
     instruction."""
-    if machine.state[_TIME] <= 0:
+    if machine.state[STATE_WORDS.time] <= 0:
         return SLOW_REFUSED
     begun = time.monotonic_ns()
     is_done = _execute(machine, machine.adopt())
@@ -96,17 +97,17 @@ def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[No
             while True:
                 yield
                 machine: Machine = borrowed()
-                if machine.state[_OUTCOME] == SLOW_LOOK:
+                if machine.state[STATE_WORDS.outcome] == SLOW_LOOK:
                     machine.require_running()
                     if may_go_on(machine):
                         machine.fill_fuel()
-                        machine.state[_OUTCOME] = SLOW_DONE
+                        machine.state[STATE_WORDS.outcome] = SLOW_DONE
                     else:  # its time stays over, so that the loop, too, is left at once
-                        machine.state[_OUTCOME] = SLOW_REFUSED
-                elif machine.state[_PROMPT] == PROMPT:
-                    machine.state[_OUTCOME] = _execute_in_time(machine)
+                        machine.state[STATE_WORDS.outcome] = SLOW_REFUSED
+                elif machine.state[STATE_WORDS.prompt] == PROMPT:
+                    machine.state[STATE_WORDS.outcome] = _execute_in_time(machine)
                 elif _execute(machine, machine.adopt()):
-                    machine.state[_OUTCOME] = SLOW_DONE
+                    machine.state[STATE_WORDS.outcome] = SLOW_DONE
                 del machine
         except GeneratorExit as error:
             if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
@@ -146,7 +147,7 @@ def go_up(machine: Machine, module: tiering.NativeModule, following: int) -> Non
     from jitree.dispatch.native import tiering
 
     address = tiering.resume_address(machine, module, following)
-    machine.state[_RESUME] = address
+    machine.state[STATE_WORDS.resume] = address
     if address:
         machine.refuel()
         most = _MOST_CALLS if following == machine.function.start else 0
@@ -156,7 +157,7 @@ def go_up(machine: Machine, module: tiering.NativeModule, following: int) -> Non
         machine.sought = 0
     else:
         machine.sought += 1
-        machine.state[STATE_FUEL] = 1
+        machine.state[STATE_WORDS.fuel] = 1
         machine.limit_time(0)
 
 
@@ -173,7 +174,7 @@ def resume(machine: Machine) -> None:
     address = tiering.resume_address(machine, machine.module.native, pc)
     if address:
         machine.pc = pc
-        machine.state[_RESUME] = address
+        machine.state[STATE_WORDS.resume] = address
 
 
 class NativeEngine:
@@ -193,7 +194,7 @@ class NativeEngine:
 
 
 def _run(run: Run, machine: Machine, promote: Promote) -> None:
-    if not machine.state[_SLOW]:
+    if not machine.state[STATE_WORDS.slow]:
         attach(machine)
     resume(machine)
     run_loop(run, machine, promote)

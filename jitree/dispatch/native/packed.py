@@ -15,17 +15,9 @@ that begins there and has a copy.
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import below, unlikely
-from jitree.codegen.record import (
-    Atomic,
-    MemoryRecord,
-    Words,
-    atomic_add,
-    atomic_load,
-    atomic_replace,
-    atomic_store,
-)
-from jitree.regs.layout import PACKED, PACKED_LINE, PACKED_ROWS, SCRATCH, STATE
+from jitree.codegen.primitives import Words, below, unlikely
+from jitree.codegen.record import Atomic, atomic_add, atomic_load, atomic_replace, atomic_store
+from jitree.regs.layout import PACKED_LINE, PACKED_ROWS, MachineState, Packed
 
 _NEW, _MET, _TAKEN, _REFUSED, _DEPTHS = range(5)
 """Marks; from the last one on it is the depth of a block with a copy, so much more."""
@@ -34,24 +26,11 @@ _COLUMN = 4 * PACKED_ROWS
 """Bytes of a column of a block, which are a line's."""
 
 
-class PackedState(MemoryRecord, layout=STATE):
-    scratch: PackedScratch
-
-
-class PackedScratch(MemoryRecord, layout=SCRATCH):
-    packed: Packed
-
-
-class Packed(MemoryRecord, layout=PACKED):
-    room: Atomic
-    next: Packed
-
-
 def mark_of(record: Packed, line: int) -> Atomic:
     return Atomic(record.marks + 8 * line)
 
 
-def packed(state: PackedState, first: int, depth: int, blocks: int) -> int:
+def packed(state: MachineState, first: int, depth: int, blocks: int) -> int:
     """How far the copies of blocks are from them, if all have one or get it now; else 0. ``first`` is the
     address of the first one, which the others follow."""
     scratch = state.scratch

@@ -10,52 +10,24 @@ run all the time.
 from __future__ import annotations
 
 from jitree.codegen.primitives import below, call, call_int, load64, store32, store64
-from jitree.codegen.record import Atomic, MemoryRecord, atomic_load, atomic_replace, place_of
+from jitree.codegen.record import atomic_load, atomic_replace, place_of, size_of
 from jitree.dispatch.native.source import OF_SPAN
-from jitree.regs.access import Entry
 from jitree.regs.layout import (
-    FRAME,
-    FUNCTION,
-    IMPORT,
     LIBRARY_FUNCTIONS,
-    MODULE,
-    SCRATCH,
     SCRATCH_ALIGNMENT,
     SLOW_REFUSED,
     SLOW_STOP,
-    STATE,
+    Entry,
+    FrameRecord,
+    FunctionEntry,
+    ImportEntry,
+    MachineState,
+    Scratch,
 )
 
 MEMSET = 8 * LIBRARY_FUNCTIONS.index("memset")
-FRAME_SIZE = FRAME.size
-FUNCTION_SIZE = FUNCTION.size
-
-
-class ExitState(MemoryRecord, layout=STATE):
-    frame: Frame
-    module: ExitModule
-    scratch: Scratch
-
-
-class ExitModule(MemoryRecord, layout=MODULE):
-    pass
-
-
-class ExitFunction(MemoryRecord, layout=FUNCTION):
-    module: ExitModule
-
-
-class Frame(MemoryRecord, layout=FRAME):
-    function: ExitFunction
-
-
-class ExitImport(MemoryRecord, layout=IMPORT):
-    pass
-
-
-class Scratch(MemoryRecord, layout=SCRATCH):
-    free: Entry
-    room: Atomic
+FRAME_SIZE = size_of(FrameRecord)
+FUNCTION_SIZE = size_of(FunctionEntry)
 
 
 def clear(refs: int, bits: int) -> None:
@@ -74,14 +46,14 @@ def constants(values: int, rows: int, count: int) -> None:
         store32(values + 4 * (row >> 32), row)
 
 
-def materialise(state: ExitState, frame: Frame, values: int, refs: int, ordinal: int) -> int:
+def materialise(state: MachineState, frame: FrameRecord, values: int, refs: int, ordinal: int) -> int:
     """Fills the frame record of a function; the address of the words that its places are counted from: those
     of its module, or its own if it is the kernel whose workgroups run."""
     module = state.module
     code = module.code
-    function = ExitFunction(module.functions + FUNCTION_SIZE * ordinal)
+    function = FunctionEntry(module.functions + FUNCTION_SIZE * ordinal)
     if ordinal == OF_SPAN:
-        function = ExitFunction(module.functions + FUNCTION_SIZE * state.scratch.kernel)
+        function = FunctionEntry(module.functions + FUNCTION_SIZE * state.scratch.kernel)
         code = function.code
     frame.function = function
     frame.values = values
@@ -92,7 +64,7 @@ def materialise(state: ExitState, frame: Frame, values: int, refs: int, ordinal:
 
 
 def side_exit(
-    state: ExitState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, fuel: int
+    state: MachineState, frame: FrameRecord, values: int, refs: int, ordinal: int, pc: int, fuel: int
 ) -> None:
     """The interpreter is to go on at a word of this function; its registers are in memory already. ``fuel``
     is what it may spend; 0: the machine has to stop."""
@@ -104,19 +76,19 @@ def side_exit(
 
 
 def suspend(
-    state: ExitState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, results: int
+    state: MachineState, frame: FrameRecord, values: int, refs: int, ordinal: int, pc: int, results: int
 ) -> None:
     """As :func:`side_exit`, of the caller of a function that took one: it goes on at the word ``pc`` when
     that returns, and takes its results by the list at the word ``results``."""
     code = materialise(state, frame, values, refs, ordinal)
     frame.pc = code + 4 * pc
-    callee = Frame(place_of(frame) + FRAME_SIZE)
+    callee = FrameRecord(place_of(frame) + FRAME_SIZE)
     callee.results = code + 4 * results
 
 
-def pop(state: ExitState, frame: Frame) -> None:
+def pop(state: MachineState, frame: FrameRecord) -> None:
     """The call of the host or of the interpreter is done: its frame is current again, after the call."""
-    caller = Frame(place_of(frame) - FRAME_SIZE)
+    caller = FrameRecord(place_of(frame) - FRAME_SIZE)
     state.frame = caller
     state.module = caller.function.module
     state.pc = caller.pc
@@ -125,7 +97,13 @@ def pop(state: ExitState, frame: Frame) -> None:
 
 
 def slow(
-    state: ExitState, frame: Frame, values: int, refs: int, ordinal: int, pc: int, imported: ExitImport
+    state: MachineState,
+    frame: FrameRecord,
+    values: int,
+    refs: int,
+    ordinal: int,
+    pc: int,
+    imported: ImportEntry,
 ) -> int:
     """Has the instruction at a word executed by its plain handler, on the registers in memory, and says what
     came of it (SLOW_*). ``imported`` is the record of the import that is called, if any: functions of other
@@ -139,7 +117,7 @@ def slow(
     return outcome
 
 
-def allocate(state: ExitState, length: int) -> Entry:
+def allocate(state: MachineState, length: int) -> Entry:
     """As :func:`take`, zeroed."""
     entry = take(state, length)
     if entry:
@@ -164,7 +142,7 @@ def is_paid(scratch: Scratch, length: int) -> bool:
     return True
 
 
-def take(state: ExitState, length: int) -> Entry:
+def take(state: MachineState, length: int) -> Entry:
     """A buffer from the memory for buffers that die with their function; null if there is none."""
     scratch = state.scratch
     if not scratch or not scratch.free:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.codegen import image
+from jitree.codegen.record import words_of
 from jitree.dispatch.native import source
-from jitree.regs.layout import FUNCTION
+from jitree.regs.layout import FunctionEntry
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord, ModuleRecord
 from jitree.vmfb.program import DecodedModule
@@ -22,7 +23,7 @@ from jitree.vmfb.schema import ModuleTables
 if TYPE_CHECKING:
     from jitree.codegen.image.builder import BuilderLimits
 
-_NATIVE_WORD: Final = FUNCTION.word("native")
+_FUNCTION: Final = words_of(FunctionEntry)
 _WAYS: Final = (("places", "resume"), ("tails", "tail"))
 """Notes that list the ways into functions, and their entries."""
 
@@ -139,5 +140,5 @@ def resume_address(machine: Machine, module: NativeModule, pc: int) -> int:
     if function.code_address != function.module.function(function.ordinal).code_address:
         return 0  # the host's two instructions
     if pc == function.start:
-        return int(function.memory[_NATIVE_WORD])
+        return int(function.memory[_FUNCTION.native])
     return module.resume_address(function, pc)

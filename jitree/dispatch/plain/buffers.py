@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from jitree.base.copying import PART, ranges
-from jitree.base.layout import rows_of
+from jitree.base.records import rows_of
 from jitree.dispatch.plain.calls import BANKS, Handler, new_buffer, reference_to
 from jitree.errors import OutOfRangeError, PermissionDeniedError
 from jitree.regs.buffer import VmBuffer

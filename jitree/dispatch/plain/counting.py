@@ -17,10 +17,9 @@ from jitree.base.finalizers import guard
 from jitree.dispatch.engine import YIELD
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.errors import ResourceExhaustedError
-from jitree.regs.layout import PROMPT, STATE
+from jitree.regs.layout import PROMPT, STATE_WORDS
 from jitree.regs.machine import Machine
 
-_PROMPT: Final = STATE.word("prompt")
 SLICE: Final = 1000
 """Instructions, some milliseconds at most, after which the engine looks whether the call is to end."""
 
@@ -90,7 +89,7 @@ class CountingEngine:
                         "instructions)"
                     )
                 machine.note(following)
-                if machine.state[_PROMPT] == PROMPT:
+                if machine.state[STATE_WORDS.prompt] == PROMPT:
                     machine.pc = machine.resume_pc = following
                     machine.pending = YIELD
                     return

@@ -14,14 +14,13 @@ from jitree.dispatch.engine import YIELD
 from jitree.dispatch.plain import calls
 from jitree.dispatch.plain.calls import Handler
 from jitree.errors import InternalError
-from jitree.regs.layout import PROMPT, STATE
+from jitree.regs.layout import PROMPT, STATE_WORDS
 from jitree.regs.machine import Machine
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 _DECODED_AWAY: Final = ("call", "call.variadic", "call.yieldable", "call.variadic.yieldable")
 """The decoder turns these into ``call.internal`` and ``call.import``."""
 
-_PROMPT: Final = STATE.word("prompt")
 SLICE: Final = 10_000_000
 """Nanoseconds after which the engine looks whether there is something better to do."""
 _LONG: Final = 1_000_000
@@ -70,7 +69,7 @@ class PlainEngine:
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
         while not run_slice(machine):
-            if machine.state[_PROMPT] == PROMPT:  # an awaited call leaves the event loop its turn
+            if machine.state[STATE_WORDS.prompt] == PROMPT:  # an awaited call leaves the event loop its turn
                 machine.resume_pc = machine.pc
                 machine.pending = YIELD
                 return

@@ -286,7 +286,7 @@ class LocalDevice(Device):
         self.trim()
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
-        """Shows machine code the QUEUE record, if there is only one."""
+        """Shows machine code the Queue record, if there is only one."""
         if len(self._records) == 1:
             table.set_extent(address, self.queue_record(), 0)
 

@@ -7,14 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.events import DISPATCH
-from jitree.base.layout import rows_of
-from jitree.codegen.record import atomic_load, atomic_store
+from jitree.base.records import rows_of
+from jitree.codegen.record import atomic_load, atomic_store, layout_of, size_of
 from jitree.errors import UnavailableError
-from jitree.hal.command_layout import EVENT, EVENT_ROW, KIND_COPY, KIND_FILL, KIND_UPDATE, LOG, WHOLE_JOB
+from jitree.hal.command_layout import (
+    KIND_COPY,
+    KIND_FILL,
+    KIND_UPDATE,
+    WHOLE_JOB,
+    Log,
+    LoggedEvent,
+)
 from jitree.hal.executable import LocalExecutable, prepared_executables
 from jitree.hal.local import executor
 from jitree.hal.local.executor import supported
-from jitree.hal.local.executor.records import Log, LoggedEvent
 from jitree.hal.profiling import DISPATCHES, OPERATION, Measurement, Profiler, ProfilingMode, Timings
 from jitree.regs.memory import MemoryBlock, address_of, zeroed
 
@@ -37,7 +43,7 @@ class EventLog(Timings):
     """Jobs that have begun are waited for at the end."""
 
     def __init__(self, profiler: Profiler, queues: Sequence[QueueRecord]) -> None:
-        self._memory = zeroed(LOG.size, 128)
+        self._memory = zeroed(size_of(Log), 128)
         self._log = Log(address_of(self._memory))
         self._profiler = profiler
         self._queues = queues
@@ -49,7 +55,7 @@ class EventLog(Timings):
 
     @property
     def address(self) -> int:
-        """The address of the LOG record."""
+        """The address of the Log record."""
         return address_of(self._memory)
 
     def begin(self, mode: ProfilingMode) -> None:
@@ -61,8 +67,8 @@ class EventLog(Timings):
             self._clock = executor.require_native_executor() if supported() else None
         except UnavailableError:
             self._clock = None
-        self._block = MemoryBlock(CAPACITY * EVENT.size)
-        self._block.array[: _READY * EVENT.size : _PAGE] = 0
+        self._block = MemoryBlock(CAPACITY * size_of(LoggedEvent))
+        self._block.array[: _READY * size_of(LoggedEvent) : _PAGE] = 0
         log = self._log
         atomic_store(log.next, 0)
         atomic_store(log.jobs, 0)
@@ -90,7 +96,9 @@ class EventLog(Timings):
         data, names, now = self._found if self._block is None else self._written()
         per_tick = self._nanoseconds_per_tick(now)
         jobs: dict[int, list[str]] = {}
-        for begun, ended, what, job, origin, thread, size, row, worker in rows_of(EVENT_ROW, data):
+        for begun, ended, what, job, origin, thread, size, row, worker in rows_of(
+            layout_of(LoggedEvent).packer(), data
+        ):
             if not ended:
                 continue
             start, end = (self._begun[1] + int((at - self._begun[0]) * per_tick) for at in (begun, ended))
@@ -113,7 +121,7 @@ class EventLog(Timings):
         """The events so far, names of functions, ticks and time now."""
         assert self._block is not None
         count = min(atomic_load(self._log.next), CAPACITY)
-        data = self._block.array[: count * EVENT.size].tobytes()
+        data = self._block.array[: count * size_of(LoggedEvent)].tobytes()
         executables = (e for e in prepared_executables() if isinstance(e, LocalExecutable))
         return data, _names(executables), self._moment()
 

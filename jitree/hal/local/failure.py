@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from jitree.base.callbacks import take_kept
 from jitree.base.records import NamedTuple
+from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.errors import CancelledError, InternalError, StatusError, locations
 from jitree.hal import command_layout
-from jitree.hal.command_layout import COMMAND, ENTRY_POINT, FAILED_FUNCTION, FAILED_INTERRUPTED
+from jitree.hal.command_layout import FAILED_FUNCTION, FAILED_INTERRUPTED, Command, KernelEntry
 from jitree.hal.command_list import KIND_COLLECTIVE, BoundCommands, CommandList, check_workgroups
 
-_OBJECT: Final = COMMAND.word("object")
-_ENTRY: Final = COMMAND.offsets["entry"] // 8
+_COMMAND: Final = words_of(Command)
+_ENTRY: Final = layout_of(Command).offsets["entry"] // 8
 
 _NAMES: Final = {
     command_layout.KIND_FILL: "fill",
@@ -24,16 +25,16 @@ _NAMES: Final = {
     KIND_COLLECTIVE: "collective",
 }
 _MOST_COMMANDS: Final = 4
-_FIELDS: Final = tuple(command_layout.COMMAND.offsets)
+_FIELDS: Final = tuple(layout_of(Command).offsets)
 _X: Final = _FIELDS.index("count_x")
 
 
 def dispatched_function(commands: CommandList, row: int) -> tuple[Any, str, int]:
     """The executable that a dispatch uses, and the function's name and ordinal there."""
     words = memoryview(commands.rows).cast("B").cast("i")
-    executable: Any = commands.kept[words[row * COMMAND.size // 4 + _OBJECT]]
-    entry = commands.rows[row * COMMAND.size // 8 + _ENTRY]
-    ordinal = ctypes.c_int32.from_address(entry + ENTRY_POINT["ordinal"]).value
+    executable: Any = commands.kept[words[row * size_of(Command) // 4 + _COMMAND.object]]
+    entry = commands.rows[row * size_of(Command) // 8 + _ENTRY]
+    ordinal = ctypes.c_int32.from_address(entry + layout_of(KernelEntry)["ordinal"]).value
     return executable, executable.function_name(ordinal) or f"function {ordinal}", ordinal
 
 

@@ -19,8 +19,9 @@ from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import CURRENT
 from jitree.base.finalizers import guard, raised_later
 from jitree.base.memory import once
+from jitree.codegen.record import layout_of
 from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError, is_interruption
-from jitree.hal.command_layout import FAILED_INTERRUPTED, JOB
+from jitree.hal.command_layout import FAILED_INTERRUPTED, Job
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import (
     FIRST_LOOK,
@@ -135,7 +136,7 @@ def _look(job: int) -> int:
 
 _REST_SECONDS: Final = 0.005
 _resting: Final[Counter[int]] = Counter()
-"""How many threads that run a part of a job rest, by address of the JOB record."""
+"""How many threads that run a part of a job rest, by address of the Job record."""
 _counting: Final = guard()
 
 
@@ -158,7 +159,7 @@ def _fail(error: BaseException, job: int) -> int:
     from jitree.base.callbacks import keep
 
     keep(error)
-    ctypes.c_int64.from_address(job + JOB["failure"]).value = FAILED_INTERRUPTED
+    ctypes.c_int64.from_address(job + layout_of(Job)["failure"]).value = FAILED_INTERRUPTED
     stop_word.ring()
     return 0
 

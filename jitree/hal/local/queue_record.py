@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.finalizers import guard
-from jitree.base.layout import Record
+from jitree.codegen.record import MemoryRecord, size_of, words_of
 
-QUEUE: Final = Record(
-    "queue",
-    """
-    i64 open              # 1 = machine code may execute lists here; 0 = Python does it
-    i64 team              # address of the TEAM record to share work with; 0 = the calling thread alone
-    i64 immediate         # ticks that a call which must not be held up may spend on a list; ANY_COST
-    i64 inline_limit          # ticks that a call may spend while others wait for its session
-    i64 local_memory      # bytes of local memory that a workgroup may have, 0 = as many as it needs
-    i64 stream            # address of the StreamRecord (hal/stream_record.py) for lists; 0 = they run here
-    i64 log               # address of the LOG record that is told of rows; 0 = none
-    i64 alone             # 1 = open, but for a team: a thread may execute what it does alone
-    """,
-)
-"""Only Python writes it. A team's record stays valid as long as the device, also when another has replaced
-it: a thread that reads ``team`` once and takes the number of threads from there is never wrong."""
+if TYPE_CHECKING:
+    from jitree.codegen.record import i64
+    from jitree.hal.command_layout import Log, ThreadTeam
+    from jitree.hal.stream_record import StreamRecord
+
+
+class Queue(MemoryRecord):
+    """Says how machine code may work for a device.
+
+    Only Python writes it. A team's record stays valid as long as the device, also when another has replaced
+    it: a thread that reads ``team`` once and takes the number of threads from there is never wrong."""
+
+    open: i64  # 1 = machine code may execute lists here; 0 = Python does it
+    team: ThreadTeam  # address of the ThreadTeam record to share work with; 0 = the calling thread alone
+    immediate: i64  # ticks that a call which must not be held up may spend on a list; ANY_COST
+    inline_limit: i64  # ticks that a call may spend while others wait for its session
+    local_memory: i64  # bytes of local memory that a workgroup may have, 0 = as many as it needs
+    stream: StreamRecord  # address of the StreamRecord for lists; 0 = they run here
+    log: Log  # address of the Log record that is told of rows; 0 = none
+    alone: i64  # 1 = open, but for a team: a thread may execute what it does alone
+
 
 ANY_COST: Final = -1
 UNKNOWN_COST: Final = -1
@@ -40,9 +46,7 @@ LISTENED_TO: Final = "listened to"
 LOST: Final = "lost"
 CLOSED: Final = "closed"
 
-_OPEN, _TEAM, _IMMEDIATE, _INLINE_LIMIT, _LOCAL_MEMORY, _STREAM, _LOG, _ALONE = (
-    QUEUE.word(field) for field in QUEUE.offsets
-)
+_QUEUE: Final = words_of(Queue)
 
 
 class QueueRecord:
@@ -54,28 +58,28 @@ class QueueRecord:
         """Closed as UNSUPPORTED. ``stream``: of the StreamRecord."""
         self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._reasons = {UNSUPPORTED}
-        self._words = array("q", bytes(QUEUE.size))
-        self._words[_IMMEDIATE] = self._words[_INLINE_LIMIT] = ANY_COST
-        self._words[_STREAM] = stream
+        self._words = array("q", bytes(size_of(Queue)))
+        self._words[_QUEUE.immediate] = self._words[_QUEUE.inline_limit] = ANY_COST
+        self._words[_QUEUE.stream] = stream
         self.address: int = self._words.buffer_info()[0]
 
     @property
     def is_open(self) -> bool:
-        return self._words[_OPEN] != 0
+        return self._words[_QUEUE.open] != 0
 
     def hold(self, reason: str) -> None:
         """Closes the record. What machine code has begun to execute goes on."""
         with self._lock:
             self._reasons.add(reason)
-            self._words[_OPEN] = 0
-            self._words[_ALONE] = self._reasons == _LONE
+            self._words[_QUEUE.open] = 0
+            self._words[_QUEUE.alone] = self._reasons == _LONE
 
     def release(self, reason: str) -> None:
         """Takes back a reason to be closed."""
         with self._lock:
             self._reasons.discard(reason)
-            self._words[_OPEN] = not self._reasons  # no call between: a reason may come meanwhile
-            self._words[_ALONE] = not self._reasons - _LONE
+            self._words[_QUEUE.open] = not self._reasons  # no call between: a reason may come meanwhile
+            self._words[_QUEUE.alone] = not self._reasons - _LONE
 
     def readers_changed(self, are_there: bool) -> None:
         """Closes the record while readers are told of what is submitted."""
@@ -89,14 +93,14 @@ class QueueRecord:
         self._lock = guard()
 
     def limit_local_memory(self, size: int) -> None:
-        self._words[_LOCAL_MEMORY] = size
+        self._words[_QUEUE.local_memory] = size
 
     def tell(self, log: int) -> None:
-        """Has machine code log what it executes in a LOG record; 0: none."""
-        self._words[_LOG] = log
+        """Has machine code log what it executes in a Log record; 0: none."""
+        self._words[_QUEUE.log] = log
 
     def share(self, team: int, immediate: int, inline_limit: int) -> None:
         """Sets the team (0 = none) and what calls may spend."""
-        self._words[_TEAM] = team
-        self._words[_IMMEDIATE] = immediate
-        self._words[_INLINE_LIMIT] = inline_limit
+        self._words[_QUEUE.team] = team
+        self._words[_QUEUE.immediate] = immediate
+        self._words[_QUEUE.inline_limit] = inline_limit

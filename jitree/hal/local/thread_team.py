@@ -18,13 +18,12 @@ from jitree.base.available_resources import available_processors
 from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.codegen.record import atomic_load, atomic_store
+from jitree.codegen.record import atomic_load, atomic_store, size_of
 from jitree.hal import watchdog
-from jitree.hal.command_layout import FUTEX_CALL, FUTEX_CALLS, HELPER, MASK_SIZE, TEAM
+from jitree.hal.command_layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, Functions, Helper, ThreadTeam
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NOT_LOGGED, NativeExecutor
-from jitree.hal.local.executor.records import Functions, ThreadTeam, helper_at
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
 from jitree.hal.local.topology import Topology
 from jitree.regs.memory import address_of, zeroed
@@ -51,14 +50,15 @@ NO_LIMITS: Final = InlineLimits(0, 0)
 
 
 class _Helpers:
-    """A TEAM record and the threads that serve it. Threads hold this and not the team, so that a forgotten
-    team can end. The record outlives its threads: a thread that still uses it does all the work alone."""
+    """A ThreadTeam record and the threads that serve it. Threads hold this and not the team, so that a
+    forgotten team can end. The record outlives its threads: a thread that still uses it does all the work
+    alone."""
 
     def __init__(self, name: str, topology: Topology, spin_nanoseconds: int, native: NativeExecutor) -> None:
         self.name = name
         self.thread_count = topology.worker_count
-        self._memory = zeroed(TEAM.size, 128)
-        self._helpers = zeroed(HELPER.size * topology.worker_count, 128)
+        self._memory = zeroed(size_of(ThreadTeam), 128)
+        self._helpers = zeroed(size_of(Helper) * topology.worker_count, 128)
         self.address = address_of(self._memory)
         team = self._team = ThreadTeam(self.address)
         team.helpers = address_of(self._helpers)
@@ -116,7 +116,10 @@ class _Helpers:
         finished, limit, busy = [atomic_load(word) for word in (team.finished, team.limit, team.busy)]
         done = f"{finished} of {limit & 0xFFFFFFFF} chunks done" if busy else "no work"
         count = len(self._threads)
-        asleep = sum(atomic_load(helper_at(team, number).asleep) for number in range(1, count + 1))
+        asleep = sum(
+            atomic_load(Helper(team.helpers + number * size_of(Helper)).asleep)
+            for number in range(1, count + 1)
+        )
         return f"{self.name}: {count} helpers, {asleep} asleep; {done}"
 
 

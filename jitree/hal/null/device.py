@@ -8,8 +8,9 @@ from __future__ import annotations
 from array import array
 
 from jitree.base.finalizers import guard
+from jitree.codegen.record import size_of
 from jitree.errors import InvalidArgumentError, StatusError
-from jitree.hal.command_layout import ENTRY_POINT
+from jitree.hal.command_layout import KernelEntry
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, LocalExecutable
 from jitree.hal.heap import HeapAllocator
@@ -27,7 +28,7 @@ class NullExecutable(LocalExecutable):
     def __init__(self) -> None:
         self._lock = guard()
         self._ordinals: dict[str, int] = {}
-        self._entry = array("q", bytes(ENTRY_POINT.size))
+        self._entry = array("q", bytes(size_of(KernelEntry)))
 
     @property
     def name(self) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from jitree.codegen.record import layout_of
 from jitree.dispatch.grid_call import Cell
-from jitree.hal.command_layout import DISPATCH, WORKGROUP
+from jitree.hal.command_layout import KernelDispatch, Workgroup
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE, KIND_BUFFER
@@ -22,8 +23,8 @@ from jitree.regs.list import VmList
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_DISPATCH: Final = DISPATCH.packer()
-_WORKGROUP: Final = WORKGROUP.packer()
+_DISPATCH: Final = layout_of(KernelDispatch).packer()
+_WORKGROUP: Final = layout_of(Workgroup).packer()
 _MAY_STORE: Final = ACCESS_WRITE | ACCESS_PRIVATE
 _NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
 """Memory for nothing, not empty: numpy takes ten times as long to tell the address of an empty array."""
@@ -50,7 +51,7 @@ def private_bindings(dispatch: int) -> list[tuple[int, int, int]]:
 
 def make_writable(dispatch: int, number: int) -> None:
     """Has a binding of a dispatch state be no constant."""
-    accesses = ctypes.c_int64.from_address(dispatch + DISPATCH["accesses"]).value
+    accesses = ctypes.c_int64.from_address(dispatch + layout_of(KernelDispatch)["accesses"]).value
     access = ctypes.c_int64.from_address(accesses + 8 * number)
     access.value = access.value & ~ACCESS_PRIVATE | ACCESS_WRITE
 

@@ -9,13 +9,12 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from jitree.base.layout import Record
 from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import Layout, layout_of
 from jitree.dispatch.native.lower import PROGRAM, lower, resumable
 from jitree.dispatch.native.prelude import BASE
 from jitree.dispatch.native.source import decode, mnemonics
-from jitree.hal.command_layout import DISPATCH
+from jitree.hal.command_layout import KernelDispatch
 from jitree.loaders.vmvx.kernels import KernelNotes
 from jitree.loaders.vmvx.records import CHANGE_LISTS, WorkerContextRecord
 from jitree.loaders.vmvx.stores import stored_bindings
@@ -25,6 +24,7 @@ WORKGROUP: Final = "workgroup"
 """``i64 (dispatch, context, fuel, x, y, z)``: what is left of the fuel, 0 if the kernel has left machine
 code. The loop over workgroups (:mod:`jitree.loaders.vmvx.spans`) calls it."""
 _CONTEXT: Final = layout_of(WorkerContextRecord)
+_DISPATCH: Final = layout_of(KernelDispatch)
 _PLACES: Final = ("state", "frame", "values", "refs")
 _HANDLES: Final = ("local", "constants", "bindings")
 _IDS: Final = ("x", "y", "z")
@@ -56,7 +56,7 @@ define i64 @"{WORKGROUP}"(ptr %dispatch, ptr %context, i64 %fuel, i64 %x, i64 %y
 """
 
 
-def _fields(record: str, names: Iterable[str], kind: str, layout: Record) -> Iterator[str]:
+def _fields(record: str, names: Iterable[str], kind: str, layout: Layout) -> Iterator[str]:
     for name in names:
         yield f"%{name}.at = getelementptr i8, ptr %{record}, i64 {layout[name]}"
         yield f"%{name} = load {kind}, ptr %{name}.at, align 1"
@@ -64,13 +64,13 @@ def _fields(record: str, names: Iterable[str], kind: str, layout: Record) -> Ite
 
 def _sizes() -> Iterator[str]:
     for name in _SIZES:
-        kind = f"i{DISPATCH.types[name][1:]}"
-        yield from _fields("dispatch", (name,), kind, DISPATCH)
+        kind = f"i{_DISPATCH.kinds[name][1:]}"
+        yield from _fields("dispatch", (name,), kind, _DISPATCH)
         yield f"%{name}.i32 = {'zext' if kind == 'i16' else 'bitcast'} {kind} %{name} to i32"
 
 
 def _parts() -> Iterator[str]:
-    yield from _fields("dispatch", ("parts",), "i64", DISPATCH)
+    yield from _fields("dispatch", ("parts",), "i64", _DISPATCH)
     yield from _fields("state", ("scratch",), "ptr", STATE)
     yield from _fields("scratch", ("part",), "i64", SCRATCH)
 

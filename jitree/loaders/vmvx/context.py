@@ -21,31 +21,39 @@ from weakref import ref
 from jitree.base.callbacks import Callback
 from jitree.base.finalizers import object_at
 from jitree.codegen import image
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import words_of
 from jitree.dispatch.fast.engine import raise_failure
 from jitree.dispatch.native.engine import attach
 from jitree.errors import ResourceExhaustedError, error_context
+from jitree.hal.command_layout import KernelDispatch
 from jitree.hal.local import interrupts
-from jitree.hal.local.executor.records import KernelDispatch
 from jitree.loaders.vmvx.arguments import Grid, KernelArguments, read_grid, read_span
 from jitree.loaders.vmvx.kernels import SPANS
 from jitree.loaders.vmvx.packed import PackedConstants
 from jitree.loaders.vmvx.records import SCRATCH_MARK, WorkerContextRecord
 from jitree.loaders.vmvx.worker import Worker, job_failure
 from jitree.regs.buffer import VmBuffer
-from jitree.regs.layout import COUNT_UNLIMITED, ENTRY, FRAME, SCRATCH, SLOW_DONE, SLOW_LOOK, STATE
+from jitree.regs.layout import (
+    COUNT_UNLIMITED,
+    FRAME,
+    SCRATCH,
+    SLOW_DONE,
+    SLOW_LOOK,
+    STATE_WORDS,
+    Entry,
+    FrameRecord,
+    Scratch,
+)
 from jitree.regs.machine import Machine
 from jitree.regs.memory import MemoryBlock
 
 if TYPE_CHECKING:
     from jitree.regs.memory import Lender
 
+_FRAME: Final = words_of(FrameRecord)
+
 _WITHDRAW: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # no thread extends a lease meanwhile
-_HELD: Final = SCRATCH.word("held")
-_PACKED: Final = SCRATCH.word("packed")
-_PAID: Final = SCRATCH.word("paid")
-_ROOM: Final = SCRATCH.word("room")
-_REFUSED: Final = SCRATCH.word("refused")
+_SCRATCH: Final = words_of(Scratch)
 
 SCRATCH_SIZE: Final = 16 << 20
 """Bytes; only pages that are written take room."""
@@ -55,9 +63,7 @@ _NO_MEMORY: Final = (ctypes.c_uint8 * 1)()
 """Memory for nothing, not empty: numpy takes ten times as long to tell the address of an empty array."""
 _UNCOUNTED: Final = COUNT_UNLIMITED + (COUNT_UNLIMITED >> 1)
 """References to its handles: far from the limit whatever one workgroup on the VM retains and drops."""
-_ADDRESS: Final = ENTRY.word("address")
-_LENGTH: Final = ENTRY.word("length")
-_LINK: Final = ENTRY.word("link")
+_ENTRY: Final = words_of(Entry)
 _LET_GO: Final = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
@@ -69,8 +75,8 @@ class Lease:
         self._record = array("q", bytes(SCRATCH.size))
         self._refusal: BaseException | None = None
         if lender is not None:
-            self._record[SCRATCH.word("owner")] = id(self)
-            self._record[SCRATCH.word("lend")] = _LEND.address
+            self._record[_SCRATCH.owner] = id(self)
+            self._record[_SCRATCH.lend] = _LEND.address
 
     @property
     def address(self) -> int:
@@ -80,7 +86,7 @@ class Lease:
     @property
     def free(self) -> int:
         """The first handle that no buffer uses, 0 = none."""
-        return self._record[SCRATCH.word("free")]
+        return self._record[_SCRATCH.free]
 
     def begin(self, free: int, memory: int, size: int, packed: int) -> None:
         """Resets the record: handles from ``free`` on, memory, a PACKED record or 0.
@@ -88,16 +94,16 @@ class Lease:
         No buffer is in use.
         """
         self._record[:4] = array("q", (free, memory, memory + size, 0))
-        self._record[_PACKED] = packed
+        self._record[_SCRATCH.packed] = packed
 
     @property
     def held(self) -> int:
         """See :class:`~jitree.regs.memory.Lessee`."""
-        return self._record[_HELD]
+        return self._record[_SCRATCH.held]
 
     @held.setter
     def held(self, size: int) -> None:
-        self._record[_HELD] = size
+        self._record[_SCRATCH.held] = size
 
     def withdraw(self) -> None:
         """See :class:`~jitree.regs.memory.Lessee`."""
@@ -118,7 +124,7 @@ class Lease:
 
     def end(self) -> None:
         """Nothing is held any more."""
-        self._record[_ROOM] = self.held = 0
+        self._record[_SCRATCH.room] = self.held = 0
 
     def convert(self, kept: Sequence[int]) -> list[object]:
         """Nothing is counted here any more of what buffers use.
@@ -127,7 +133,7 @@ class Lease:
         """
         if self._lender is None:
             return [None] * len(kept)
-        size, self._record[_PAID] = self._record[_PAID], 0
+        size, self._record[_SCRATCH.paid] = self._record[_SCRATCH.paid], 0
         return self._lender.convert(self, size, kept)
 
     def require_whole(self, parts: int) -> None:
@@ -136,7 +142,7 @@ class Lease:
         It cannot be done over, as parts of it may be done. Where no other thread runs a part, the VM raises
         that.
         """
-        refused, self._record[_REFUSED] = self._record[_REFUSED], 0
+        refused, self._record[_SCRATCH.refused] = self._record[_SCRATCH.refused], 0
         error, self._refusal = self._refusal, None
         if not refused or (parts <= 1 and isinstance(error, ResourceExhaustedError)):
             return
@@ -169,7 +175,7 @@ class WorkerContext:
         self._packed = packed
         self._reads_copies = packed is not None
         table = self._table = worker.context.table
-        place = layout_of(WorkerContextRecord).word("dispatch")
+        place = words_of(WorkerContextRecord).dispatch
         table.is_halted = lambda: interrupts.is_to_end(job_failure(record[place]))
         self._machine = Machine(table, worker.context.invoker.functions)
         if worker.context.table.readers:
@@ -194,12 +200,12 @@ class WorkerContext:
 
     @property
     def is_idle(self) -> bool:
-        return not self._record[layout_of(WorkerContextRecord).word("busy")]
+        return not self._record[words_of(WorkerContextRecord).busy]
 
     @property
     def reached(self) -> int:
         """The number of the first part of a workgroup that is not complete."""
-        return self._record[layout_of(WorkerContextRecord).word("reached")]
+        return self._record[words_of(WorkerContextRecord).reached]
 
     def let_go(self) -> bool:
         """See :class:`~jitree.loaders.vmvx.packed.Reader`. A thread that has the context may read copies
@@ -256,7 +262,7 @@ class WorkerContext:
     def _require_going_on(self, ordinal: int, parts: int) -> None:
         """Raises why a workgroup that left machine code, cut into so many parts, is to end, if it is."""
         try:
-            if self._machine.state[STATE.word("outcome")] == SLOW_LOOK:
+            if self._machine.state[STATE_WORDS.outcome] == SLOW_LOOK:
                 raise_failure(self._machine)
             self._lease.require_whole(parts)
         except BaseException:
@@ -271,8 +277,8 @@ class WorkerContext:
     def _reset(self) -> None:
         """Makes state and handles what compiled kernels want after an engine has used them."""
         self._machine.fill_fuel()
-        self._machine.state[STATE.word("outcome")] = SLOW_DONE
-        self._machine.state[STATE.word("resume")] = 0
+        self._machine.state[STATE_WORDS.outcome] = SLOW_DONE
+        self._machine.state[STATE_WORDS.resume] = 0
         for handle in (*self._arguments.own, *self._arguments.elements):
             self._table.set_word(handle, "count", _UNCOUNTED)
 
@@ -282,12 +288,12 @@ class WorkerContext:
         attach(machine)
         machine.begin(self.worker.call(0).host)
         machine.publish(0)
-        machine.state[STATE.word("scratch")] = self._lease.address
+        machine.state[STATE_WORDS.scratch] = self._lease.address
         return (
             machine.state_address,
             machine.frames_address + FRAME.size,
-            machine.frames[FRAME.word("values_end")],
-            machine.frames[FRAME.word("refs_end")],
+            machine.frames[_FRAME.values_end],
+            machine.frames[_FRAME.refs_end],
         )
 
     def _show(self, grid: Grid) -> None:
@@ -296,16 +302,16 @@ class WorkerContext:
         self._arguments.bindings.size = len(grid.bindings)
         for handle, buffer in self._present():
             word = (handle - self._table.base) >> 3
-            start = self._table.i64[word + _ADDRESS] - self._memory.address
+            start = self._table.i64[word + _ENTRY.address] - self._memory.address
             if self._table.count(handle):
-                buffer.show(self._memory.array[start : start + self._table.i64[word + _LENGTH]])
+                buffer.show(self._memory.array[start : start + self._table.i64[word + _ENTRY.length]])
 
     def _settle(self) -> None:
         """The scratch buffers that are in use become such as the VM makes, the others are dropped."""
         table, unused = self._table, self._lease.free
         self._lease.begin(0, 0, 0, 0)
         while unused:
-            following = table.i64[((unused - table.base) >> 3) + _LINK]
+            following = table.i64[((unused - table.base) >> 3) + _ENTRY.link]
             self._drop(unused)
             unused = following
         used = [buffer for handle, buffer in self._present() if table.count(handle)]
@@ -343,7 +349,7 @@ class WorkerContext:
         self._pool.clear()
         if kept:
             self._memory = MemoryBlock(SCRATCH_SIZE)
-            self._record[layout_of(WorkerContextRecord).word("scratch")] = self._memory.address
+            self._record[words_of(WorkerContextRecord).scratch] = self._memory.address
 
     def _present(self) -> list[tuple[int, VmBuffer]]:
         """Scratch buffers that have not been freed, and their handles."""

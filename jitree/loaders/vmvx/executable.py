@@ -14,12 +14,11 @@ from weakref import ref
 
 from jitree.base.callbacks import Callback, keep, revive
 from jitree.base.finalizers import Finalized, object_at
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import size_of, words_of
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError, is_interruption
-from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT, ENTRY_SPAN
+from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_SPAN, KernelDispatch, KernelEntry, Workgroup
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
-from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
 from jitree.loaders.vmvx.packed import will_be_told
 from jitree.loaders.vmvx.policy import Running
@@ -30,16 +29,13 @@ if TYPE_CHECKING:
     from jitree.dispatch.engine import Engine
     from jitree.loaders.vmvx.native import CompiledKernels
 
-_ENTRY_WORDS: Final = ENTRY_POINT.size // 8
-_CODE: Final = ENTRY_POINT.word("code")
-_COST: Final = ENTRY_POINT.word("cost")
-_NO_KERNEL: Final = (0,) * (
-    layout_of(KernelEnvironment).size // 8 - layout_of(KernelEnvironment).word("finish") - 1
-)
+_ENTRY_WORDS: Final = size_of(KernelEntry) // 8
+_ENTRY_POINT: Final = words_of(KernelEntry)
+_NO_KERNEL: Final = (0,) * (size_of(KernelEnvironment) // 8 - words_of(KernelEnvironment).finish - 1)
 """What an environment says of compiled code, after the fields that :class:`_Function` sets."""
 _CHANGED, _CHANGED_SIZE = (
-    layout_of(KernelEnvironment).word("changed"),
-    layout_of(KernelEnvironment).word("changed_size"),
+    words_of(KernelEnvironment).changed,
+    words_of(KernelEnvironment).changed_size,
 )
 _KEPT_FAILURES: Final = 256
 """More than threads can fail in at once: those after a dispatch's first that are never taken go."""
@@ -86,7 +82,7 @@ class Workers(Finalized):
         """Nanoseconds of processors that kernels have taken."""
         self._results = count(1)
         self.entries = array("q")
-        """ENTRY_POINT records of the kernels."""
+        """KernelEntry records of the kernels."""
         self.will_end()
 
     def end(self) -> None:
@@ -146,9 +142,9 @@ class Workers(Finalized):
         """Says what workgroups of a kernel that the VM runs take of a processor (ENTRY_INTERPRETED)."""
         self._nanoseconds += nanoseconds
         row, executor = ordinal * _ENTRY_WORDS, native_executor()
-        if executor is not None and workgroups > 0 and self.entries[row + _CODE] == _RUN_ADDRESS:
+        if executor is not None and workgroups > 0 and self.entries[row + _ENTRY_POINT.code] == _RUN_ADDRESS:
             ticks = nanoseconds * executor.ticks_per_microsecond / 1000
-            self.entries[row + _COST] = int(1024 * ticks / workgroups) | 1
+            self.entries[row + _ENTRY_POINT.cost] = int(1024 * ticks / workgroups) | 1
 
     def _take(self) -> Worker:
         if self._closed:
@@ -346,7 +342,7 @@ class VmvxExecutable(TabledExecutable):
             self._compiled.start()
             for number in range(self.function_count):
                 if not self._compiled.has_left(number):
-                    self._entries[number * _ENTRY_WORDS + _CODE] = _SLOW_PATH_ADDRESS
+                    self._entries[number * _ENTRY_WORDS + _ENTRY_POINT.code] = _SLOW_PATH_ADDRESS
 
     def take_failure(self, result: int) -> BaseException | None:
         """The error of the call that returned ``result``, given once."""

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.finalizers import Finalized, guard
 from jitree.base.memory import NAMES_CODE, name_code, note_stores
 from jitree.codegen import image
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import size_of, words_of
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
-from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_POINT
+from jitree.hal.command_layout import ENTRY_INTERPRETED, KernelDispatch, KernelEntry
 from jitree.hal.local import interrupts
-from jitree.hal.local.executor.records import KernelDispatch, KernelEntry
 from jitree.loaders.vmvx.arguments import make_writable, private_bindings
 from jitree.loaders.vmvx.context import WorkerContext
 from jitree.loaders.vmvx.kernels import SPANS, numbers_of
@@ -53,10 +52,8 @@ _POLL: Final = 0.005
 _BUSY: Final = 0.001
 """Seconds between two looks for a worker context, where all that there can be are in use."""
 _SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-_ENTRY_WORDS: Final = ENTRY_POINT.size // 8
-_CODE: Final = ENTRY_POINT.word("code")
-_COST: Final = ENTRY_POINT.word("cost")
-_ENVIRONMENT: Final = ENTRY_POINT.word("environment")
+_ENTRY_WORDS: Final = size_of(KernelEntry) // 8
+_ENTRY_POINT: Final = words_of(KernelEntry)
 
 
 class CompiledKernels(Finalized):
@@ -90,7 +87,7 @@ class CompiledKernels(Finalized):
         self._records: array[int] | None = None
         self._adding, self._publishing = guard(), guard()
         self._contexts: dict[int, WorkerContext] = {}
-        self._table = array("q", bytes(layout_of(Contexts).size + 8 * (MAXIMUM_CONTEXTS - 1)))
+        self._table = array("q", bytes(size_of(Contexts) + 8 * (MAXIMUM_CONTEXTS - 1)))
         self._images: dict[int, image.Image] = {}
         """The machine code of kernels, by ordinal."""
         self._refused: set[int] = set()
@@ -104,7 +101,7 @@ class CompiledKernels(Finalized):
 
     def end(self) -> None:
         self._closed = True  # other finalizers may still run kernels
-        self._table[layout_of(Contexts).word("count")] = 0
+        self._table[words_of(Contexts).count] = 0
         for context in self._contexts.values():
             context.close()
 
@@ -318,15 +315,15 @@ class CompiledKernels(Finalized):
             parts = 0
         (code,) = ready.addresses.values()
         row = ordinal * _ENTRY_WORDS
-        environment = KernelEnvironment(self._records[row + _ENVIRONMENT])
+        environment = KernelEnvironment(self._records[row + _ENTRY_POINT.environment])
         environment.kernel, environment.stores = self._ordinals[ordinal], stores
         environment.frames, environment.values, environment.refs = room
         environment.workgroup = code
         self._images[ordinal] = ready  # not before: other threads run the kernel from here on
         entry = KernelEntry(self._records.buffer_info()[0] + 8 * row)
         entry.flags &= ~ENTRY_INTERPRETED
-        self._records[row + _COST] = 0
-        self._records[row + _CODE] = spans.addresses["run_span"]
+        self._records[row + _ENTRY_POINT.cost] = 0
+        self._records[row + _ENTRY_POINT.code] = spans.addresses["run_span"]
         with self._publishing:  # orders the stores: the VM, which runs the kernel until then, knows no parts
             entry.parts = parts
         if NAMES_CODE:
@@ -346,9 +343,9 @@ class CompiledKernels(Finalized):
                 return False
             context = self._new_context()
             self._contexts[context.address] = context
-            self._table[layout_of(Contexts).word("first") + count] = context.address
+            self._table[words_of(Contexts).first + count] = context.address
             with self._publishing:  # orders the stores for threads that see the count
-                self._table[layout_of(Contexts).word("count")] = count + 1
+                self._table[words_of(Contexts).count] = count + 1
         return True
 
     def _new_context(self) -> WorkerContext:

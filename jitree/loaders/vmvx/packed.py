@@ -18,11 +18,11 @@ from jitree.base import spare_memory
 from jitree.base.finalizers import guard
 from jitree.base.memory import COPIED, READ, WRITE, MappedPages, Mapping, PrivateFile, pages_of
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import size_of, words_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor
 from jitree.loaders.vmvx.records import Contexts
-from jitree.regs.layout import PACKED, PACKED_LINE
+from jitree.regs.layout import PACKED_LINE, Packed
 
 if TYPE_CHECKING:
     from jitree.regs.memory import Lender
@@ -35,11 +35,9 @@ _HASTE: Final = 2_500_000
 """Ticks between looks while copies that are given up are still read."""
 _LOOKS: Final = 2_000_000
 """Microseconds between other looks."""
-_INTERVAL: Final = layout_of(Contexts).word("interval")
-_DUE: Final = layout_of(Contexts).word("due")
-_SIZE: Final = PACKED.word("size")
-_ROOM: Final = PACKED.word("room")
-_NEXT: Final = PACKED.word("next")
+_INTERVAL: Final = words_of(Contexts).interval
+_DUE: Final = words_of(Contexts).due
+_PACKED: Final = words_of(Packed)
 _publishing: Final = guard()
 _told: Final = SharedWeakSet["Told"]()
 _NOTHING: Final = memoryview(b"")
@@ -84,7 +82,7 @@ class PackedConstants:
     @property
     def copied(self) -> int:
         """Bytes of constants that have copies."""
-        return self.most_copied - self._record[_ROOM]
+        return self.most_copied - self._record[_PACKED.room]
 
     @property
     def reserved(self) -> int:
@@ -99,7 +97,7 @@ class PackedConstants:
         """Has kernels find the others, too, which it keeps from now on."""
         self.following = other
         with _publishing:  # orders the stores for threads that see the address
-            self._record[_NEXT] = other.address
+            self._record[_PACKED.next] = other.address
 
     def holds(self, address: int) -> bool:
         """Whether the constants are there."""
@@ -108,14 +106,14 @@ class PackedConstants:
 
     @property
     def is_retired(self) -> bool:
-        return self._record[_SIZE] == 0
+        return self._record[_PACKED.size] == 0
 
     def retire(self) -> None:
         """No kernel finds a copy from now on.
 
         Those that have found some may still read them.
         """
-        self._record[_SIZE] = 0
+        self._record[_PACKED.size] = 0
 
 
 class Told(Protocol):
@@ -150,7 +148,7 @@ class Copies:
         self._kept: PackedConstants | None = constants
         self._extends = lender is None
         self._readers: dict[Reader, None] = {}
-        self._contexts = array("q", bytes(layout_of(Contexts).size))
+        self._contexts = array("q", bytes(size_of(Contexts)))
         self.held = 0
         """See :class:`~jitree.regs.memory.Lessee`."""
         if lender is not None:
@@ -161,7 +159,7 @@ class Copies:
         """``contexts`` is the record of the readers; ``look`` is the address of a C function that
         calls :meth:`look`."""
         self._contexts = contexts
-        contexts[layout_of(Contexts).word("look")] = look
+        contexts[words_of(Contexts).look] = look
         contexts[_INTERVAL] = _FIRST_LOOK if self.most_kept else 0
 
     def add(self, reader: Reader) -> None:

@@ -23,13 +23,25 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import processors
-from jitree.hal.command_layout import COMMAND, ENTRY_POINT, JOB, KIND_DISPATCH, LIST, TEAM
+from jitree.codegen.record import layout_of, size_of, words_of
+from jitree.hal.command_layout import (
+    KIND_DISPATCH,
+    Command,
+    Job,
+    KernelDispatch,
+    KernelEntry,
+    List,
+    ThreadTeam,
+)
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
-from jitree.hal.local.executor.records import KernelDispatch
 
 if TYPE_CHECKING:
     from jitree.codegen.image.batch import ImageBatch
+
+_LIST: Final = words_of(List)
+_JOB: Final = words_of(Job)
+_TEAM: Final = words_of(ThreadTeam)
 
 ALL: Final = 1.0
 """The share of a first call that ends before the build does: the builder gets what is left."""
@@ -89,8 +101,8 @@ class Running(NamedTuple):
 
     @property
     def job(self) -> int:
-        """The address of the JOB record."""
-        return KernelDispatch(self.dispatch).failure - JOB["failure"]
+        """The address of the Job record."""
+        return KernelDispatch(self.dispatch).failure - layout_of(Job)["failure"]
 
 
 class LeftToDo(NamedTuple):
@@ -116,10 +128,12 @@ class ListedDispatch(NamedTuple):
     """Whether it is the one that runs."""
 
 
-_INTS: Final = COMMAND.size // 4
-_KIND, _OPERAND, _COUNT, _ENTRY = (COMMAND[name] // 4 for name in ("kind", "operand", "count_x", "entry"))
-_ENTRY_WORDS: Final = ENTRY_POINT.size // 8
-_COST: Final = ENTRY_POINT.word("cost")
+_INTS: Final = size_of(Command) // 4
+_KIND, _OPERAND, _COUNT, _ENTRY = (
+    layout_of(Command)[name] // 4 for name in ("kind", "operand", "count_x", "entry")
+)
+_ENTRY_WORDS: Final = size_of(KernelEntry) // 8
+_ENTRY_POINT: Final = words_of(KernelEntry)
 
 
 def _words(address: int, size: int) -> memoryview:
@@ -135,22 +149,22 @@ def rest_of(
     interpreted.
     """
     dispatch = KernelDispatch(running.dispatch)
-    job = _words(running.job, JOB.size)
-    commands = _words(job[JOB.word("list")], LIST.size)
+    job = _words(running.job, size_of(Job))
+    commands = _words(job[_JOB.list], size_of(List))
     executor = native_executor()
     tick = 1e-6 / executor.ticks_per_microsecond / 1024 if executor is not None else 0.0
     costs = {
-        kernel: tick * entries[kernel * _ENTRY_WORDS + _COST]
+        kernel: tick * entries[kernel * _ENTRY_WORDS + _ENTRY_POINT.cost]
         for kernel in range(len(entries) // _ENTRY_WORDS)
-        if entries[kernel * _ENTRY_WORDS + _COST]
+        if entries[kernel * _ENTRY_WORDS + _ENTRY_POINT.cost]
     }
     done = running.reached - running.first
     own = _NANO * running.nanoseconds / max(done, 1)
     if done:
         costs[ordinal] = max(own, costs.get(ordinal, 0.0))
-    operand = (dispatch.addresses - job[JOB.word("addresses")]) // 8
+    operand = (dispatch.addresses - job[_JOB.addresses]) // 8
     dispatches = _dispatches(commands, operand, ordinal, entries, compiled)
-    ahead, threads = _ahead(job, running, dispatch), max(job[JOB.word("concurrency")], 1)
+    ahead, threads = _ahead(job, running, dispatch), max(job[_JOB.concurrency], 1)
     guessed = _guessed(dispatches, costs, sizes)
     guessed[ordinal] = max(guessed.get(ordinal, 0.0), own)
     return estimate(dispatches, guessed, ahead, min(threads, processors()))
@@ -195,7 +209,7 @@ def saved(rest: LeftToDo, builds: Sequence[float]) -> dict[int, float]:
 def _dispatches(
     commands: memoryview, operand: int, ordinal: int, entries: array[int], compiled: Container[int]
 ) -> list[ListedDispatch]:
-    rows, count = commands[LIST.word("rows")], commands[LIST.word("row_count")]
+    rows, count = commands[_LIST.rows], commands[_LIST.row_count]
     words = memoryview((ctypes.c_int32 * (count * _INTS)).from_address(rows)).cast("B").cast("i")
     first, found = entries.buffer_info()[0], []
     has_begun = False
@@ -203,7 +217,7 @@ def _dispatches(
         if words[row + _KIND] != KIND_DISPATCH:  # how many workgroups an indirect one has is not known yet
             continue
         address = words[row + _ENTRY] & 0xFFFFFFFF | words[row + _ENTRY + 1] << 32
-        kernel, rest = divmod(address - first, ENTRY_POINT.size)
+        kernel, rest = divmod(address - first, size_of(KernelEntry))
         if rest or not 0 <= kernel < len(entries) // _ENTRY_WORDS or kernel in compiled:
             continue
         x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
@@ -218,11 +232,11 @@ def _ahead(job: memoryview, running: Running, dispatch: KernelDispatch) -> float
     parts = max(dispatch.parts, 1)
     own = running.last - running.reached
     count = dispatch.count_x * dispatch.count_y * dispatch.count_z * parts
-    team = job[JOB.word("team")]
+    team = job[_JOB.team]
     if running.first == 0 or not team:  # what a thread begins with, before others are asked
         return (own + count - running.last) / parts
-    words = _words(team, TEAM.size)
-    claimed, limit = words[TEAM.word("claimed")], words[TEAM.word("limit")]
+    words = _words(team, size_of(ThreadTeam))
+    claimed, limit = words[_TEAM.claimed], words[_TEAM.limit]
     chunks = limit & 0xFFFFFFFF
     free = max(chunks - (claimed & 0xFFFFFFFF), 0) if claimed >> 32 == limit >> 32 else 0
     return (own + count * free / max(chunks, 1)) / parts

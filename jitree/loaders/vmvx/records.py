@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.record import Atomic, MemoryRecord
-from jitree.regs.layout import ENTRY, SCRATCH, STATE
+from jitree.regs.layout import Entry, MachineState
 
 if TYPE_CHECKING:
     from jitree.codegen.record import i64
@@ -72,28 +72,14 @@ class WorkerContextRecord(MemoryRecord):
     """
 
     busy: Atomic  # 1 while a thread has it
-    state: KernelState  # address of the STATE of its machine
+    state: MachineState  # address of the STATE of its machine
     frame: i64  # address of the frame record of a kernel, the one after the host's
     values: i64  # of its value slots
     refs: i64  # of its ref registers
-    local: KernelHandle  # address of the ENTRY of the buffer of local memory
-    constants: KernelHandle  # … of constants
-    bindings: KernelHandle  # … of the list of bindings
+    local: Entry  # address of the ENTRY of the buffer of local memory
+    constants: Entry  # … of constants
+    bindings: Entry  # … of the list of bindings
     scratch: i64  # address of the first byte of scratch memory
     dispatch: i64  # address of the dispatch state of the span
     reached: i64  # by a run of workgroups: number of the first that is not complete
     binding: i64  # … of the buffer of the first binding; MAXIMUM_BINDINGS addresses
-
-
-class KernelState(MemoryRecord, layout=STATE):
-    released: KernelHandle
-    scratch: KernelScratch
-
-
-class KernelHandle(MemoryRecord, layout=ENTRY):
-    link: KernelHandle
-
-
-class KernelScratch(MemoryRecord, layout=SCRATCH):
-    free: KernelHandle
-    room: Atomic

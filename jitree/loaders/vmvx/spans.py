@@ -11,7 +11,7 @@ from jitree.codegen.image.generated import Generated, one_unit
 from jitree.codegen.primitives import below, call, call_int, load64, quotient, remainder, stack_address
 from jitree.codegen.processor import ticks
 from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, atomic_store, layout_of, place_of
-from jitree.hal.local.executor.records import KernelDispatch, Workgroup
+from jitree.hal.command_layout import KernelDispatch, Workgroup
 from jitree.loaders.vmvx.records import (
     MAXIMUM_BINDINGS,
     MOST_FINISHED,
@@ -23,12 +23,10 @@ from jitree.loaders.vmvx.records import (
     WORKGROUP_REFUSED,
     Contexts,
     KernelEnvironment,
-    KernelHandle,
-    KernelScratch,
     WorkerContextRecord,
 )
-from jitree.regs.fuel import FuelState, refuel_function
-from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE
+from jitree.regs.fuel import refuel_function
+from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE, Entry, MachineState, Packed, Scratch
 
 FIRST_CONTEXT = layout_of(Contexts)["first"]
 FIRST_BINDING = layout_of(WorkerContextRecord)["binding"]
@@ -51,9 +49,9 @@ def workgroups(
     first: int,
     last: int,
 ) -> int:
-    """Runs parts of workgroups (``DISPATCH.parts`` each, often one) from one number up to another in a worker
-    context that is aimed at their memory. It stops after one that has released something, and at one that has
-    left: ``reached`` is then the number of the first that is not complete. WORKGROUP_*."""
+    """Runs parts of workgroups (``KernelDispatch.parts`` each, often one) from one number up to another in a
+    worker context that is aimed at their memory. It stops after one that has released something, and at one
+    that has left: ``reached`` is then the number of the first that is not complete. WORKGROUP_*."""
     context.reached = first
     if not has_room(environment, context):
         return WORKGROUP_REFUSED
@@ -76,7 +74,7 @@ def workgroups(
     while True:
         scratch.part = part
         if fuel <= 1:
-            fuel = refuel_function(FuelState(place_of(state))) + 1
+            fuel = refuel_function(MachineState(place_of(state))) + 1
         if fuel > 1:
             fuel = call(code, place_of(dispatch), place_of(context), fuel - 1, x, y, z)
         else:  # it is not to begin
@@ -202,9 +200,9 @@ def is_news(environment: KernelEnvironment, address: int, index: int) -> bool:
     return environment.stores >> index & 1 != 0 and not is_known
 
 
-def binding(context: WorkerContextRecord, index: int) -> KernelHandle:
+def binding(context: WorkerContextRecord, index: int) -> Entry:
     """The handle of a buffer that a worker context binds."""
-    return KernelHandle(load64(place_of(context) + FIRST_BINDING + 8 * index))
+    return Entry(load64(place_of(context) + FIRST_BINDING + 8 * index))
 
 
 def free_context(contexts: Contexts, thread: int) -> WorkerContextRecord:
@@ -220,7 +218,7 @@ def free_context(contexts: Contexts, thread: int) -> WorkerContextRecord:
     return WorkerContextRecord(0)
 
 
-def aim(entry: KernelHandle, address: int, length: int) -> None:
+def aim(entry: Entry, address: int, length: int) -> None:
     """Lets a buffer's handle show other memory."""
     entry.address = address
     entry.length = length
@@ -231,7 +229,7 @@ def recycle(context: WorkerContextRecord) -> None:
     state = context.state
     scratch = state.scratch
     entry = state.released
-    state.released = KernelHandle(0)
+    state.released = Entry(0)
     size = 0
     while entry:
         following = entry.link
@@ -255,12 +253,12 @@ def let_go(context: WorkerContextRecord) -> int:
     """Has a worker context read no copies of constants from now on: 1; 0 while a thread has it."""
     if not atomic_replace(context.busy, 0, 1):
         return 0
-    context.state.scratch.packed = 0
+    context.state.scratch.packed = Packed(0)
     atomic_store(context.busy, 0)
     return 1
 
 
-def withdraw(scratch: KernelScratch) -> None:
+def withdraw(scratch: Scratch) -> None:
     """Takes back what a worker context has of a limit on memory and does not use. Any thread may."""
     room = atomic_load(scratch.room)
     while not atomic_replace(scratch.room, room, 0):

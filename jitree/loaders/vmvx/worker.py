@@ -23,8 +23,8 @@ from jitree.dispatch.grid_call import Cell, GridCall
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.native.engine import AutoEngine, go_up
 from jitree.errors import StatusError, error_context
+from jitree.hal.command_layout import KernelDispatch
 from jitree.hal.local import interrupts
-from jitree.hal.local.executor.records import KernelDispatch
 from jitree.hal.watchdog import watch_calls
 from jitree.loaders.vmvx.arguments import (
     Grid,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from jitree.codegen.numbers import i32, require_unsigned_division, signed_quotient
-from jitree.codegen.record import Bytes, ElementMemory, Floats, Halves, Longs, Words
+from jitree.codegen.primitives import Bytes, ElementMemory, Floats, Halves, Longs, Words
 from jitree.modules.vmvx.operands import LONG, MOST_ELEMENTS, OK, readable, writable
-from jitree.regs.access import Entry
+from jitree.regs.layout import Entry
 
 WORD = Words.width
 Element = Callable[..., float]

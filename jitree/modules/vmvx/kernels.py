@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from jitree.base.cancel_scopes import require_going_on
 from jitree.codegen import image
-from jitree.codegen.record import Words
+from jitree.codegen.primitives import Words
 from jitree.modules.vmvx import elementwise, matmul, packing
 from jitree.modules.vmvx.elementwise import Element, Kernel
 

@@ -17,8 +17,7 @@ from jitree.errors import ResourceExhaustedError
 from jitree.modules.vmvx import kernels
 from jitree.modules.vmvx.matmul import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
 from jitree.modules.vmvx.operands import MOST_ELEMENTS, OK
-from jitree.regs.access import Entry
-from jitree.regs.layout import ENTRY, KIND_BUFFER
+from jitree.regs.layout import ENTRY, KIND_BUFFER, Entry
 from jitree.regs.memory import address_of, zeroed
 
 _OPERAND: Final = 4

@@ -8,6 +8,10 @@ from typing import Any
 from jitree.codegen.primitives import (
     DEPTH,
     SIDE,
+    Bytes,
+    ElementMemory,
+    Floats,
+    Words,
     add_bytes,
     add_floats,
     float_tile,
@@ -16,10 +20,9 @@ from jitree.codegen.primitives import (
     integer_zeros,
     store_tile,
 )
-from jitree.codegen.record import Bytes, ElementMemory, Floats, Words
 from jitree.modules.vmvx.operands import FLAGS, LONG, OK, is_size, product, readable, writable
 from jitree.modules.vmvx.operands import SIZE as WRONG_SIZE
-from jitree.regs.access import Entry
+from jitree.regs.layout import Entry
 
 TYPE_MASK = 0xFF
 ACCUMULATE = 0x100

@@ -11,9 +11,8 @@ from typing import Final
 
 from jitree.codegen.primitives import apart, bit_length
 from jitree.errors import InvalidArgumentError, OutOfRangeError, PermissionDeniedError, StatusError
-from jitree.regs.access import Entry
 from jitree.regs.buffer import VmBuffer
-from jitree.regs.layout import ACCESS_WRITE, COMPILED_DONE
+from jitree.regs.layout import ACCESS_WRITE, COMPILED_DONE, Entry
 
 OK = COMPILED_DONE
 SIZE, STRIDE, OUTSIDE, READ_ONLY, FLAGS, TILES, AGAIN = 1, 2, 3, 4, 5, 6, 7

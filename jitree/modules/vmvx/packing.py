@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.codegen.primitives import greater, lesser, quotient
-from jitree.codegen.record import Bytes, Words
+from jitree.codegen.primitives import Bytes, Words, greater, lesser, quotient
 from jitree.errors import InvalidArgumentError
 from jitree.modules.vmvx.operands import (
     FLAGS,
@@ -17,7 +16,7 @@ from jitree.modules.vmvx.operands import (
     readable,
     writable,
 )
-from jitree.regs.access import Entry
+from jitree.regs.layout import Entry
 
 TYPE_MASK = 0xFF
 TRANSPOSE_INNER = 0x100

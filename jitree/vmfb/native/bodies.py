@@ -8,43 +8,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.primitives import load8, load32, store8, store32
-from jitree.codegen.record import place_of
+from jitree.codegen.record import place_of, size_of
 from jitree.vmfb.instructions import IMPORT_BIT
 from jitree.vmfb.native.checking import read_columns, verify
 from jitree.vmfb.native.joining import fuse, join, words_so_far
 from jitree.vmfb.native.layout import (
-    CONVENTION,
     PREFIXED_SETS,
     SIZES_ALWAYS,
     SPAN,
     SPECIAL_CALL,
     SPECIAL_CALL_YIELDABLE,
     SPECIAL_NONE,
-    TABLES,
+    Convention,
+    Decoder,
+    FunctionRowRecord,
+    OperandPlan,
+    Tables,
 )
 from jitree.vmfb.native.operands import (
     REFUSED,
     add_edge,
     aligned,
-    emit_branch,
-    emit_register,
-    list_end,
-    read_exit,
-    read_operands,
-    read_target,
-    tag_at,
-)
-from jitree.vmfb.native.records import (
-    Convention,
-    Decoder,
-    FunctionRowRecord,
-    OperandPlan,
     block_at,
     convention_at,
     drafted,
     emit,
+    emit_branch,
+    emit_register,
     halfword,
+    list_end,
+    read_exit,
+    read_operands,
+    read_target,
     row_at,
+    tag_at,
     unsigned,
 )
 from jitree.vmfb.words import OPCODE
@@ -54,11 +51,11 @@ if TYPE_CHECKING:
 
 CALL_INTERNAL = OPCODE["call.internal"]
 CALL_IMPORT = OPCODE["call.import"]
-CONVENTION_SIZE = CONVENTION.size
+CONVENTION_SIZE = size_of(Convention)
 MOST_REGISTERS = 0xFFFF
 """The most registers of a list."""
 
-PLANS = TABLES.size
+PLANS = size_of(Tables)
 MULTIPLY_ADD = OPCODE["fma.f32"]
 PREFIXES = 2
 """Sets of opcodes beside the first; the feature bit of each is its number's."""

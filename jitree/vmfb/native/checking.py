@@ -12,16 +12,13 @@ memory of a caller may have changed since: nothing outside of it is read.
 from __future__ import annotations
 
 from jitree.codegen.primitives import load8, load32, load64, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import layout_of, place_of, size_of
 from jitree.vmfb.native.layout import (
-    COLUMN,
     COLUMN_ALIKE,
     COLUMN_COUNT,
     COLUMN_NUMBER,
     COLUMN_NUMBER64,
     COLUMN_PLACE,
-    COLUMN_READER,
-    FIELD,
     FIELD_SCALAR,
     FIELD_TABLE,
     FIELD_TABLES,
@@ -29,7 +26,6 @@ from jitree.vmfb.native.layout import (
     FIELD_UNION,
     FIELD_UNIONS,
     FIELD_VECTOR,
-    FINDING,
     FOUND_FIELD,
     FOUND_HEADER,
     FOUND_NULL,
@@ -42,18 +38,23 @@ from jitree.vmfb.native.layout import (
     FOUND_VECTOR_HEADER,
     FOUND_VTABLE,
     FOUND_VTABLE_SIZE,
+    Column,
+    ColumnReader,
+    Field,
+    Finding,
+    Verifier,
 )
-from jitree.vmfb.native.records import Column, ColumnReader, Field, Finding, Verifier, halfword, unsigned
+from jitree.vmfb.native.operands import halfword, unsigned
 
-FINDING_SIZE = FINDING.size
-FIELD_SIZE = FIELD.size
+FINDING_SIZE = size_of(Finding)
+FIELD_SIZE = size_of(Field)
 TABLE_COST = 8
 NOWHERE = -1
 
-COLUMN_SIZE = COLUMN.size
+COLUMN_SIZE = size_of(Column)
 OUTSIDE = -1
-SEEN_AT = COLUMN_READER["seen"]
-SEEN = (COLUMN_READER.size - SEEN_AT) // 8
+SEEN_AT = layout_of(ColumnReader)["seen"]
+SEEN = (size_of(ColumnReader) - SEEN_AT) // 8
 LONGEST = 256
 """Bytes of a text that is compared."""
 

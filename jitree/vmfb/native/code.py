@@ -29,11 +29,11 @@ class Code(NamedTuple):
     """Functions from the address of a record, and what they know of instructions and tables."""
 
     decode: Callable[[int], int]
-    """Decodes what a DECODER says; 1 if it accepts all functions."""
+    """Decodes what a Decoder says; 1 if it accepts all functions."""
     verify: Callable[[int], int]
-    """Verifies what a VERIFIER says; the number of findings."""
+    """Verifies what a Verifier says; the number of findings."""
     read_columns: Callable[[int], int]
-    """Reads what a COLUMN_READER says; 1 if it could read all."""
+    """Reads what a ColumnReader says; 1 if it could read all."""
     tables: int
     """Address of a TABLES record."""
     owner: object
@@ -58,13 +58,13 @@ def compiled() -> Code | None:
 @cache
 def interpreted() -> Code:
     """The same functions, run by Python."""
-    from jitree.vmfb.native import bodies, checking, records, tables
+    from jitree.vmfb.native import bodies, checking, layout, tables
 
     content = tables.generate()
     return Code(
-        lambda address: bodies.decode(records.Decoder(address)),
-        lambda address: checking.verify(records.Verifier(address)),
-        lambda address: checking.read_columns(records.ColumnReader(address)),
+        lambda address: bodies.decode(layout.Decoder(address)),
+        lambda address: checking.verify(layout.Verifier(address)),
+        lambda address: checking.read_columns(layout.ColumnReader(address)),
         address_of(np.frombuffer(content, np.uint8)),
         content,
     )

@@ -6,28 +6,17 @@ Machine code; see :mod:`jitree.vmfb.superinstructions`.
 from __future__ import annotations
 
 from jitree.codegen.primitives import load32, store32
-from jitree.codegen.record import place_of
-from jitree.vmfb.native.layout import COND_BR_KEYS, NODE, PART
-from jitree.vmfb.native.operands import BARE, BR, MOVES_SIZE
-from jitree.vmfb.native.records import (
-    BlockRecord,
-    Decoder,
-    FoundPart,
-    Moves,
-    Node,
-    block_at,
-    edge_at,
-    entry,
-    halfword,
-)
+from jitree.codegen.record import place_of, size_of
+from jitree.vmfb.native.layout import COND_BR_KEYS, BlockRecord, Decoder, FoundPart, Moves, Node
+from jitree.vmfb.native.operands import BARE, BR, MOVES_SIZE, block_at, edge_at, entry, halfword
 from jitree.vmfb.words import OPCODE, TAG_VALUE64
 
 COND_BR = OPCODE["cond_br"]
 MOST_MOVES = 3
 """The most moves of a branch whose shape has a number."""
 
-NODE_SIZE = NODE.size
-PART_SIZE = PART.size
+NODE_SIZE = size_of(Node)
+PART_SIZE = size_of(FoundPart)
 COND_BR_SIZE = 4
 
 

@@ -7,7 +7,7 @@ is not said: :mod:`jitree.vmfb.refusals` finds it again.
 from __future__ import annotations
 
 from jitree.codegen.primitives import load8, load32, store32
-from jitree.codegen.record import place_of
+from jitree.codegen.record import place_of, size_of
 from jitree.vmfb.instructions import IMPORT_BIT, MOVE_BIT, REF_BIT, REF_MASK, TARGET_LIMIT
 from jitree.vmfb.native.layout import (
     KIND_GLOBAL32,
@@ -27,30 +27,70 @@ from jitree.vmfb.native.layout import (
     KIND_STRING,
     KIND_TYPE,
     KIND_VALUE,
-    MOVES,
-    PLAN,
     SPECIAL_BR,
     SPECIAL_BR_TABLE,
     SPECIAL_COND_BR,
     SPECIAL_COND_BREAK,
     SPECIAL_FAIL,
     SPECIAL_JUMP,
-)
-from jitree.vmfb.native.records import (
+    BlockRecord,
+    Convention,
     Decoder,
     EdgeRecord,
+    FunctionRowRecord,
+    Halfword,
     Moves,
     OperandPlan,
-    convention_at,
-    edge_at,
-    emit,
-    halfword,
-    unsigned,
+    Unsigned,
 )
 from jitree.vmfb.words import OPCODE, TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 
 REFUSED = -1
-PLAN_SIZE = PLAN.size
+PLAN_SIZE = size_of(OperandPlan)
+ROW_SIZE = size_of(FunctionRowRecord)
+BLOCK_SIZE = size_of(BlockRecord)
+EDGE_SIZE = size_of(EdgeRecord)
+
+
+def halfword(address: int) -> int:
+    return Halfword(address).value
+
+
+def unsigned(address: int) -> int:
+    return Unsigned(address).value
+
+
+def row_at(decoder: Decoder, ordinal: int) -> FunctionRowRecord:
+    return FunctionRowRecord(decoder.functions + ordinal * ROW_SIZE)
+
+
+def block_at(decoder: Decoder, number: int) -> BlockRecord:
+    """Blocks count from 1."""
+    return BlockRecord(decoder.blocks + (number - 1) * BLOCK_SIZE)
+
+
+def edge_at(decoder: Decoder, index: int) -> EdgeRecord:
+    return EdgeRecord(decoder.edges + index * EDGE_SIZE)
+
+
+def convention_at(decoder: Decoder, place: int) -> Convention:
+    return Convention(decoder.conventions + 4 * place)
+
+
+def entry(decoder: Decoder, offset: int, shift: int) -> int:
+    """A halfword of the tables."""
+    return halfword(place_of(decoder.tables) + 2 * (offset + shift))
+
+
+def emit(decoder: Decoder, word: int) -> None:
+    """Appends a word to the draft."""
+    store32(decoder.next_draft, word)
+    decoder.next_draft += 4
+
+
+def drafted(decoder: Decoder) -> int:
+    """Words of the draft."""
+    return (decoder.next_draft - decoder.draft) >> 2
 
 
 def read_operands(decoder: Decoder, plan: OperandPlan, at: int) -> int:
@@ -213,7 +253,7 @@ def tag_at(decoder: Decoder, index: int) -> int:
 
 BR = OPCODE["br"]
 BARE = OPCODE["br.bare"]
-MOVES_SIZE = MOVES.size
+MOVES_SIZE = size_of(Moves)
 
 
 def read_exit(decoder: Decoder, plan: OperandPlan, at: int) -> int:

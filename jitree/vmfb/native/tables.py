@@ -12,9 +12,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.vmfb.instructions import BY_MNEMONIC, INSTRUCTIONS, SETS, Instruction, Operand
 from jitree.vmfb.native import layout
-from jitree.vmfb.native.layout import COND_BR_KEYS, NODE, PLAN, TABLES
+from jitree.vmfb.native.layout import COND_BR_KEYS, Node, OperandPlan, Tables
 from jitree.vmfb.superinstructions import LOOP_OPCODE, SHAPES, SUPERINSTRUCTIONS, Part
 from jitree.vmfb.tables import FIRST_LOCATION, schema_words
 from jitree.vmfb.words import BASE_OPCODE, EXACT, OPCODE, SUMS, TRUNCATION
@@ -62,21 +63,21 @@ class _Prefix:
 
 def generate() -> bytes:
     """The TABLES record and all that it leads to."""
-    words = array("H", bytes(TABLES.size + 2 * 256 * len(SETS)))
-    words[TABLES.word("marker")] = BY_MNEMONIC["block"].opcode
+    named, words = words_of(Tables), array("H", bytes(size_of(Tables) + 2 * 256 * len(SETS)))
+    words[named.marker] = BY_MNEMONIC["block"].opcode
     for row in INSTRUCTIONS:
         if row.set in SETS and not row.block_marker:
-            place = TABLES.size // 2 + 256 * SETS.index(row.set) + row.opcode
+            place = size_of(Tables) // 2 + 256 * SETS.index(row.set) + row.opcode
             words[place] = _add(words, _plan(row))
-    words[TABLES.word("shapes")] = _add(words, _shape_keys())
+    words[named.shapes] = _add(words, _shape_keys())
     loops = [_add(words, rows) if rows else 0 for rows in _loops()]
-    words[TABLES.word("loops")] = _add(words, loops)
+    words[named.loops] = _add(words, loops)
     roots = [0] * (len(BASE_OPCODE) + len(_BRANCH_KEYS) + 1)
     for key, prefixes in _tree().items():
         roots[key] = _add_row(words, prefixes)
-    words[TABLES.word("roots")] = _add(words, roots)
-    words[TABLES.word("schema")] = _add(words, schema_words())
-    words[TABLES.word("unions")] = FIRST_LOCATION
+    words[named.roots] = _add(words, roots)
+    words[named.schema] = _add(words, schema_words())
+    words[named.unions] = FIRST_LOCATION
     return words.tobytes() + bytes(8)
 
 
@@ -90,7 +91,7 @@ def _plan(row: Instruction) -> list[int]:
     special = SPECIAL.get(row.mnemonic, layout.SPECIAL_NONE)
     kinds = [] if special else [_kind(row, operand) for operand in row.operands]
     plan = struct.pack("<3H2B", row.index, row.since, special, len(kinds), _size_rule(row.index))
-    assert len(plan) == PLAN.size
+    assert len(plan) == size_of(OperandPlan)
     return [*array("H", plan), *kinds]
 
 
@@ -170,8 +171,8 @@ def _add_prefix(words: array[int], prefix: _Prefix) -> int:
         "size": size, "width": width, "opcode": prefix.opcode, "following": place, "links": len(links),
     }  # fmt: skip
     flat = [number for link in links for number in link]
-    padding = [0] * (NODE.size // 2 - len(values))
-    return _add(words, [*(values[field] for field in NODE.offsets), *padding, *flat])
+    padding = [0] * (size_of(Node) // 2 - len(values))
+    return _add(words, [*(values[field] for field in layout_of(Node).offsets), *padding, *flat])
 
 
 def _sizes(name: str) -> tuple[int, int]:

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.dispatch.native import side_exits
-from jitree.dispatch.native.side_exits import ExitImport, ExitModule, ExitState, Frame, Scratch
-from jitree.regs.access import Entry
 from jitree.regs.layout import (
     ENTRY,
     FRAME,
@@ -25,6 +23,13 @@ from jitree.regs.layout import (
     SLOW_REFUSED,
     SLOW_STOP,
     STATE,
+    Entry,
+    FrameRecord,
+    FunctionEntry,
+    ImportEntry,
+    MachineState,
+    ModuleEntry,
+    Scratch,
 )
 from jitree.regs.memory import address_of
 
@@ -42,16 +47,16 @@ class Memory:
                 "functions": 2 * FUNCTION.size, "import": IMPORT.size,
             }.items()
         }  # fmt: skip
-        self.state = ExitState(address_of(self.blocks["state"]))
-        self.state.module = ExitModule(address_of(self.blocks["module"]))
+        self.state = MachineState(address_of(self.blocks["state"]))
+        self.state.module = ModuleEntry(address_of(self.blocks["module"]))
         self.state.module.code = 4000
         self.state.module.functions = address_of(self.blocks["functions"])
         for ordinal in range(2):
-            function = side_exits.ExitFunction(self.state.module.functions + ordinal * FUNCTION.size)
+            function = FunctionEntry(self.state.module.functions + ordinal * FUNCTION.size)
             function.value_count, function.ref_count, function.module = 6, 3, self.state.module
 
-    def frame(self, number: int) -> Frame:
-        return Frame(address_of(self.blocks["frames"]) + number * FRAME.size)
+    def frame(self, number: int) -> FrameRecord:
+        return FrameRecord(address_of(self.blocks["frames"]) + number * FRAME.size)
 
 
 @pytest.fixture
@@ -86,13 +91,13 @@ def test_functions_that_leave_look_as_if_interpreted(memory: Memory) -> None:
 
 
 def test_an_instruction_is_done_by_python_or_refused(memory: Memory) -> None:
-    state, frame, imported = memory.state, memory.frame(0), ExitImport(address_of(memory.blocks["import"]))
-    assert side_exits.slow(state, frame, 0, 0, 0, 2, ExitImport(0)) == SLOW_REFUSED
+    state, frame, imported = memory.state, memory.frame(0), ImportEntry(address_of(memory.blocks["import"]))
+    assert side_exits.slow(state, frame, 0, 0, 0, 2, ImportEntry(0)) == SLOW_REFUSED
     seen = []
 
     def plain_handler(place: int) -> int:
-        seen.append((ExitState(place).outcome, ExitState(place).pc))
-        ExitState(place).outcome = SLOW_DONE
+        seen.append((MachineState(place).outcome, MachineState(place).pc))
+        MachineState(place).outcome = SLOW_DONE
         return 0
 
     address = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(plain_handler)

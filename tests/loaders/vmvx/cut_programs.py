@@ -16,12 +16,12 @@ from jitree.codegen import image
 from jitree.codegen.image.build import build, generate
 from jitree.codegen.image.compile import host_target
 from jitree.codegen.image.flat import map_image
+from jitree.codegen.record import size_of
 from jitree.dispatch.native.nests import cutting
-from jitree.hal.command_layout import DISPATCH, WORKGROUP
+from jitree.hal.command_layout import KernelDispatch, KernelEntry, Workgroup
 from jitree.hal.command_list import CommandList
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.local import executor
-from jitree.hal.local.executor.records import KernelDispatch, KernelEntry, Workgroup
 from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, SPANS
 from jitree.loaders.vmvx.native import CompiledKernels
@@ -140,11 +140,9 @@ def run_parts(
     columns = map(address_of, blocks), (block.nbytes for block in blocks), accesses
     tables = [array("q", column) for column in columns]
     words = array("i", constants)
-    records = array("q", bytes(DISPATCH.size)), array("q", bytes(WORKGROUP.size))
-    dispatch, group = (
-        kind(record.buffer_info()[0])
-        for kind, record in zip((KernelDispatch, Workgroup), records, strict=True)
-    )
+    records = array("q", bytes(size_of(KernelDispatch))), array("q", bytes(size_of(Workgroup)))
+    dispatch = KernelDispatch(records[0].buffer_info()[0])
+    group = Workgroup(records[1].buffer_info()[0])
     dispatch.size_x = dispatch.size_y = dispatch.size_z = dispatch.count_y = dispatch.count_z = 1
     dispatch.count_x, dispatch.concurrency, dispatch.parts = count, 1, parts
     dispatch.constant_count, dispatch.constants = len(words), words.buffer_info()[0]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jitree.base import available_resources, spare_memory
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import size_of, words_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.driver import DeviceOptions
 from jitree.hal.executable import ExecutableParameters
@@ -27,8 +27,8 @@ from jitree.regs.memory import Bounds
 from tests.loaders.vmvx.test_packed import SIZE, executable, matrix_in, program, results
 
 HOST = 0
-_DUE = layout_of(Contexts).word("due")
-_INTERVAL = layout_of(Contexts).word("interval")
+_DUE = words_of(Contexts).due
+_INTERVAL = words_of(Contexts).interval
 
 
 class Loaded:
@@ -76,13 +76,13 @@ def test_a_context_that_a_thread_has_keeps_them() -> None:
     loaded = Loaded()
     assert loaded.executable._compiled is not None
     (context,) = loaded.executable._compiled._contexts.values()
-    context._record[layout_of(WorkerContextRecord).word("busy")] = 1
+    context._record[words_of(WorkerContextRecord).busy] = 1
     reserved = loaded.copies.reserved
     loaded.copies.give_up()
     assert loaded.copies.reserved == reserved > SIZE
     assert loaded.call() == loaded.expected  # in another context
     assert loaded.copies.reserved == reserved and loaded.executable.copied == SIZE
-    context._record[layout_of(WorkerContextRecord).word("busy")] = 0
+    context._record[words_of(WorkerContextRecord).busy] = 0
     loaded.copies.look()
     loaded.require_none()
 
@@ -92,9 +92,9 @@ def test_a_thread_that_has_ended_its_span_frees_them() -> None:
     kept = loaded.copies._kept
     assert loaded.executable._compiled is not None and kept is not None
     (context,) = loaded.executable._compiled._contexts.values()
-    context._record[layout_of(WorkerContextRecord).word("busy")] = 1
+    context._record[words_of(WorkerContextRecord).busy] = 1
     loaded.copies.give_up()
-    context._record[layout_of(WorkerContextRecord).word("busy")] = 0
+    context._record[words_of(WorkerContextRecord).busy] = 0
     assert loaded.copies.reserved > 0
     assert loaded.call() == loaded.expected
     loaded.require_none()
@@ -246,7 +246,7 @@ def test_readers_that_come_late_keep_their_own() -> None:
             return self.free
 
     copies = Copies(PackedConstants(memoryview(bytes(1 << 16))), None)
-    contexts, late = array("q", bytes(layout_of(Contexts).size)), Late()
+    contexts, late = array("q", bytes(size_of(Contexts))), Late()
     copies.watch(contexts, 0)
     copies.give_up()
     assert copies.reserved == 0 and not contexts[_INTERVAL], "threads need not look"

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from jitree import Session
+from jitree.codegen.record import layout_of, size_of
 from jitree.errors import CancelledError, DeadlineExceededError
-from jitree.hal.command_layout import DISPATCH
+from jitree.hal.command_layout import KernelDispatch
 from jitree.hal.local import interrupts
 from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import TaskDevice
@@ -386,10 +387,10 @@ def test_stop_of_iteration_that_a_handler_raises_leaves_no_binding_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Python takes it for the end of what is iterated on where a function in C calls what it interrupts."""
-    fields = [0] * len(DISPATCH.packer().unpack(bytes(DISPATCH.size)))
+    fields = [0] * len(layout_of(KernelDispatch).packer().unpack(bytes(size_of(KernelDispatch))))
     fields[_BINDING_COUNT] = 2
     steps = iter((bytes, bytes, iter(()).__next__, bytes))
     monkeypatch.setattr(arguments, "_memory", lambda *_: next(steps)())
-    state = (DISPATCH.packer().pack(*fields), bytes(16), bytes(16), bytes(16), 0, 0)
+    state = (layout_of(KernelDispatch).packer().pack(*fields), bytes(16), bytes(16), bytes(16), 0, 0)
     with pytest.raises(StopIteration):
         arguments.read_grid(state)

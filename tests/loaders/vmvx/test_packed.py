@@ -14,11 +14,11 @@ from jitree.base.memory import note_stores, private_file
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.nests import cutting
 from jitree.dispatch.variants import find_variants, with_formats
+from jitree.hal.command_layout import KernelEntry
 from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.executor import require_native_executor
-from jitree.hal.local.executor.records import KernelEntry
 from jitree.loaders.vmvx.executable import VmvxExecutable, Workers
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx.loader import FORMAT, VmvxLoader

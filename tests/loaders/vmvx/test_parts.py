@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from jitree.codegen.record import atomic_store
 from jitree.errors import OutOfRangeError
+from jitree.hal.command_layout import KernelEntry
 from jitree.hal.command_list import CommandList
-from jitree.hal.local.executor.records import KernelEntry
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
 from jitree.loaders.vmvx.context import WorkerContext

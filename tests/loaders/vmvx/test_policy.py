@@ -16,9 +16,10 @@ from jitree.base import cancel_scopes
 from jitree.codegen import image
 from jitree.codegen.image import batch
 from jitree.codegen.image.flat import map_image
+from jitree.codegen.record import size_of
 from jitree.dispatch import grid_call
 from jitree.errors import DeadlineExceededError
-from jitree.hal.command_layout import LIST
+from jitree.hal.command_layout import List
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, interrupts
 from jitree.loaders.vmvx import native as vmvx_native
@@ -291,7 +292,7 @@ def test_indirect_dispatches_and_those_of_other_executables_are_left_out() -> No
     commands = CommandList()
     for executable in (other, own, own):
         commands.dispatch(executable, 0, (GROUPS, 1, 1), [], [whole(block)])
-    record = vmvx_policy._words(commands.address(), LIST.size)
+    record = vmvx_policy._words(commands.address(), size_of(List))
     found = vmvx_policy._dispatches(record, 1, 0, own._entries, ())
     assert found == [ListedDispatch(0, GROUPS, True), ListedDispatch(0, GROUPS, False)]
     assert vmvx_policy._dispatches(record, 1, 0, own._entries, {0}) == []

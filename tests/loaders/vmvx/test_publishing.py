@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import pytest
 
 from jitree.codegen import image
-from jitree.hal.command_layout import ENTRY_POINT
-from jitree.hal.local.executor.records import KernelEntry
+from jitree.codegen.record import words_of
+from jitree.hal.command_layout import KernelEntry
 from jitree.loaders.vmvx import native
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx.records import KernelEnvironment
 from tests.assembler import Assembler
 from tests.loaders.vmvx.programs import COUNT, kernels, load
 from tests.loaders.vmvx.test_native import LEAVES, run
+
+_ENTRY_POINT: Final = words_of(KernelEntry)
 
 
 def test_threads_find_a_kernel_when_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,8 +28,8 @@ def test_threads_find_a_kernel_when_it_can_run(monkeypatch: pytest.MonkeyPatch) 
     compiled = executable._compiled
     assert compiled is not None and compiled._records is not None
     ready, records = compiled._images[0], compiled._records
-    environment = KernelEnvironment(records[ENTRY_POINT.word("environment")])
-    code = ENTRY_POINT.word("code")
+    environment = KernelEnvironment(records[_ENTRY_POINT.environment])
+    code = _ENTRY_POINT.code
     run_span, machine_code = records[code], environment.workgroup
     environment.workgroup = records[code] = 0
     seen = []
@@ -52,7 +56,7 @@ def test_kernels_that_others_have_had_compiled_need_no_python() -> None:
     """Whatever else of their executable is not there yet."""
     first = load(kernels(), "native")
     assert (run(first, 9) == 0).all()
-    code = ENTRY_POINT.word("code")
+    code = _ENTRY_POINT.code
     rows = [first._entries[code]]
     number = int.from_bytes(np.random.default_rng().bytes(3))
     new = LEAVES.replace("const.i32 4096", f"const.i32 4096\n%i21 = const.i32 {number}")

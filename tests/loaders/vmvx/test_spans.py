@@ -9,10 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from jitree.codegen import image
-from jitree.codegen.record import layout_of
-from jitree.hal.command_layout import DISPATCH, WORKGROUP
+from jitree.codegen.record import layout_of, place_of, size_of, words_of
+from jitree.hal.command_layout import KernelDispatch, Workgroup
 from jitree.hal.enums import MemoryAccess
-from jitree.hal.local.executor.records import KernelDispatch, Workgroup
 from jitree.loaders.vmvx import spans as vmvx_spans
 from jitree.loaders.vmvx import spans as vmvx_workgroups
 from jitree.loaders.vmvx.kernels import SPANS
@@ -25,13 +24,10 @@ from jitree.loaders.vmvx.records import (
     WORKGROUP_REFUSED,
     Contexts,
     KernelEnvironment,
-    KernelHandle,
-    KernelScratch,
-    KernelState,
     WorkerContextRecord,
 )
 from jitree.loaders.vmvx.spans import run_span, workgroups
-from jitree.regs.layout import ENTRY, SCRATCH, STATE
+from jitree.regs.layout import ENTRY, SCRATCH, STATE, Entry, MachineState, Packed, Scratch
 
 Steps = list[tuple[int, int]]
 """Why a run of workgroups stops (WORKGROUP_*), and what ``reached`` is then."""
@@ -59,9 +55,9 @@ class Memory:
         self.events: list[object] = []
         self.steps = dict((reached - (why == WORKGROUP_LITTERED), why) for why, reached in steps)
         """Why a run stops at a workgroup, by its number."""
-        self.environment = KernelEnvironment(self._record(layout_of(KernelEnvironment).size))
-        self.dispatch = KernelDispatch(self._record(DISPATCH.size))
-        self.group = Workgroup(self._record(WORKGROUP.size))
+        self.environment = KernelEnvironment(self._record(size_of(KernelEnvironment)))
+        self.dispatch = KernelDispatch(self._record(size_of(KernelDispatch)))
+        self.group = Workgroup(self._record(size_of(Workgroup)))
         self.dispatch.count_x, self.dispatch.count_y, self.dispatch.count_z = 5, 3, 2
         self.dispatch.parts = 1
         self.dispatch.binding_count, self.dispatch.constant_count, self.dispatch.constants = 2, 3, 4096
@@ -87,12 +83,10 @@ class Memory:
         return [result, *self.events, *(self._busy(context) for context in self.contexts)]
 
     def _context(self) -> WorkerContextRecord:
-        context = WorkerContextRecord(
-            self._record(layout_of(WorkerContextRecord).size + 8 * MAXIMUM_BINDINGS)
-        )
-        context.state = KernelState(self._record(STATE.size))
+        context = WorkerContextRecord(self._record(size_of(WorkerContextRecord) + 8 * MAXIMUM_BINDINGS))
+        context.state = MachineState(self._record(STATE.size))
         context.state.fuel = 1 << 20
-        context.state.scratch = KernelScratch(self._record(SCRATCH.size))
+        context.state.scratch = Scratch(self._record(SCRATCH.size))
         context.local, context.constants, context.bindings = (self._entry() for _ in range(3))
         bindings = (ctypes.c_int64 * 2).from_address(
             self._place(context) + layout_of(WorkerContextRecord)["binding"]
@@ -100,13 +94,13 @@ class Memory:
         bindings[:] = [self._place(self._entry()) for _ in range(2)]
         return context
 
-    def _entry(self) -> KernelHandle:
-        return KernelHandle(self._record(ENTRY.size))
+    def _entry(self) -> Entry:
+        return Entry(self._record(ENTRY.size))
 
     def _workgroup(self, dispatch: int, place: int, fuel: int, x: int, y: int, z: int) -> int:
         context = WorkerContextRecord(place)
         bindings = (ctypes.c_int64 * 2).from_address(place + layout_of(WorkerContextRecord)["binding"])
-        aimed = [context.local, context.constants, *map(KernelHandle, bindings)]
+        aimed = [context.local, context.constants, *map(Entry, bindings)]
         aims = [(entry.address, entry.length, entry.access) for entry in aimed]
         count_x, count_y, parts = self.dispatch.count_x, self.dispatch.count_y, self.dispatch.parts
         number = (x + count_x * (y + count_y * z)) * parts + context.state.scratch.part
@@ -269,18 +263,16 @@ def test_spans_look_at_memory_when_it_is_due(run: Run) -> None:
     for due, interval in ((0, 0), (0, 1 << 60), (1, 1 << 60), (1 << 62, 1 << 60)):
         memory.events.clear()
         table = (ctypes.c_int64 * 4).from_address(memory._place(contexts))
-        table[layout_of(Contexts).word("due")], table[layout_of(Contexts).word("interval")] = due, interval
+        table[int(words_of(Contexts).due)], table[words_of(Contexts).interval] = due, interval
         result = memory.run(run, 0, 30)[0]
-        looks.append(
-            (result, ("look", 0, 0) in memory.events, table[layout_of(Contexts).word("due")] > 1 << 60)
-        )
+        looks.append((result, ("look", 0, 0) in memory.events, table[int(words_of(Contexts).due)] > 1 << 60))
     assert looks == [(0, False, False), (0, False, True), (6, True, True), (0, False, True)]
 
 
 def test_a_span_that_fails_does_not_look() -> None:
     memory = Memory([(LEFT, FAILING)])
     table = (ctypes.c_int64 * 4).from_address(memory._place(memory.environment.contexts))
-    table[layout_of(Contexts).word("due")], table[layout_of(Contexts).word("interval")] = 1, 1
+    table[int(words_of(Contexts).due)], table[words_of(Contexts).interval] = 1, 1
     assert memory.run(as_machine_code, 0, 30)[0] == 9 and ("look", 0, 0) not in memory.events
 
 
@@ -290,12 +282,12 @@ def test_contexts_let_go_of_copies_where_no_thread_has_them() -> None:
         memory = Memory([])
         context = memory.contexts[0]
         place = memory._place(context)
-        context.state.scratch.packed = 4096
+        context.state.scratch.packed = Packed(4096)
         busy = ctypes.c_int64.from_address(place)
         busy.value = 1
-        assert (let_go(place), busy.value, context.state.scratch.packed) == (0, 1, 4096)
+        assert (let_go(place), busy.value, place_of(context.state.scratch.packed)) == (0, 1, 4096)
         busy.value = 0
-        assert (let_go(place), busy.value, context.state.scratch.packed) == (1, 0, 0)
+        assert (let_go(place), busy.value, place_of(context.state.scratch.packed)) == (1, 0, 0)
 
 
 def test_the_image_does_not_depend_on_what_was_compiled_before() -> None:

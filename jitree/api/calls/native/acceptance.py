@@ -19,19 +19,20 @@ import numpy as np
 
 from jitree.api.array import Array
 from jitree.api.calls.native.layout import (
-    EXCHANGE,
     MAXIMUM_EXCHANGES,
     PASS_BF16,
     PASS_F16,
     PASS_F32,
     PASS_F64,
     PASS_I64,
+    Exchange,
 )
 from jitree.api.calls.packing import tensor_packer
 from jitree.api.calls.tensor_packing import is_object
 from jitree.base.dlpack_names import LAZY_ATTRIBUTE, LAZY_COMPLEX, LAZY_METHOD
 from jitree.base.finalizers import with_lock
 from jitree.base.weak_sets import SharedWeakSet
+from jitree.codegen.record import size_of, words_of
 from jitree.errors import StatusError, has_attribute, is_interruption
 from jitree.types import CLASS_BOOLEAN, CLASS_UNSIGNED, INTEGER_CLASSES, ElementType
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from jitree.api.function import Function
     from jitree.hal.buffer import BufferView
     from jitree.hal.device import Device
+
+_EXCHANGE: Final = words_of(Exchange)
 
 _FLOATS: Final = {
     "f16": (PASS_F16, 1 << 11), "bf16": (PASS_BF16, 1 << 8),
@@ -61,7 +64,7 @@ _LAZY_NAMES: Final = {
     "lazy_attribute": sys.intern(LAZY_ATTRIBUTE), "lazy_method": sys.intern(LAZY_METHOD),
     "lazy_complex": sys.intern(LAZY_COMPLEX),
 }  # fmt: skip
-_WORDS: Final = EXCHANGE.size // 8
+_WORDS: Final = size_of(Exchange) // 8
 _KNOWN: Final = (np.ndarray, np.generic, Array)
 _PLAIN: Final = frozenset((int, float, bool))
 _LONG: Final = 64
@@ -149,10 +152,10 @@ def numbers_of(row: ElementType) -> dict[str, int]:
 
 
 class Producers:
-    """The EXCHANGE records of the process."""
+    """The Exchange records of the process."""
 
     def __init__(self) -> None:
-        self._words = array("q", bytes(EXCHANGE.size * MAXIMUM_EXCHANGES))
+        self._words = array("q", bytes(size_of(Exchange) * MAXIMUM_EXCHANGES))
         self.address: int = self._words.buffer_info()[0]
         self._kept: dict[int, tuple[object, ...]] = {}
         self._seen: SharedWeakSet[type] = SharedWeakSet()
@@ -178,11 +181,11 @@ class Producers:
             row = {"names": id(NAMES) if _takes_version(value) else 0}
         number, self._next = self._next, (self._next + 1) % MAXIMUM_EXCHANGES
         # As the class dies, in C, where no signal's handler runs: Python would lose what one raises.
-        forget = map(self._words.__setitem__, (number * _WORDS + EXCHANGE.word("type"),), (0,))
+        forget = map(self._words.__setitem__, (number * _WORDS + _EXCHANGE.type,), (0,))
         self._kept[number] = ref(cls, partial(next, forget)), capsule
-        self._words[number * _WORDS : (number + 1) * _WORDS] = array("q", bytes(EXCHANGE.size))
+        self._words[number * _WORDS : (number + 1) * _WORDS] = array("q", bytes(size_of(Exchange)))
         for field, word in {**row, "type": id(cls)}.items():
-            self._words[number * _WORDS + EXCHANGE.word(field)] = word
+            self._words[number * _WORDS + getattr(_EXCHANGE, field)] = word
 
 
 def _takes_version(value: Any) -> bool:

@@ -23,26 +23,29 @@ from jitree.api.calls.native.device_arrays import (
     pass_undeclared,
 )
 from jitree.api.calls.native.layout import (
-    ARGUMENT,
     PASS_ARRAY,
     PASS_BITS,
     PASS_CONSUMED,
     PASS_F64,
     PASS_I64,
     PASS_REFERENCE,
+    Argument,
+    CallRecord,
+    Ndarray,
+    Python,
 )
 from jitree.api.calls.native.lending import pass_lent
 from jitree.api.calls.native.names import IN_PLACE, pass_in_place
 from jitree.api.calls.native.numbers import pass_as_array, pass_bits, pass_number
 from jitree.api.calls.native.python import drop, forgets_error, invoke_with, retained, type_of
-from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.views import drop_joined, has_stream, refuse, send_joined
 from jitree.codegen.primitives import apart, call, load8, load32, load64, stack, store64, unlikely
-from jitree.codegen.record import place_of
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord
+from jitree.codegen.record import place_of, size_of
+from jitree.modules.hal.native.layout import HandlePoolRecord
+from jitree.regs.layout import Entry
 from jitree.types import BY_NAME
 
-_ARGUMENT_SIZE = ARGUMENT.size
+_ARGUMENT_SIZE = size_of(Argument)
 _BOOLEAN = BY_NAME["i1"].code
 _NO_BOOLEANS = 0xFEFEFEFEFEFEFEFE - (1 << 64)
 """The bits that bytes which are 0 or 1 do not have."""

@@ -10,27 +10,33 @@ from __future__ import annotations
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
-    DTYPE,
     MAXIMUM_RANK,
     MAXIMUM_RETURNED,
     NDARRAY_PLAIN,
     RETURNED,
+    CallRecord,
+    Dtype,
+    Owners,
+    Python,
 )
 from jitree.api.calls.native.python import call_with_self, drop, invoke_with_number, is_instance, retained
-from jitree.api.calls.native.records import CallRecord, Dtype, Owners, Python
 from jitree.codegen.primitives import call, load64, stack, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import layout_of, place_of, size_of
 from jitree.hal.enums import READING, MemoryAccess
 from jitree.modules.hal.native.entries import release
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord
-from jitree.regs.layout import PLACE_SHIFT
+from jitree.modules.hal.native.layout import HandlePoolRecord
+from jitree.regs.layout import PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
 
 LARGE = 1 << 20
 """Bytes from which memory is given back at once if that is possible, not by the next call."""
 
-_DTYPE_SIZE = DTYPE.size
-BY_CODE, BY_DTYPE, BY_TENSOR_TYPE = DTYPE["code"], DTYPE["dtype"], DTYPE["tensor_type"]
+_DTYPE_SIZE = size_of(Dtype)
+BY_CODE, BY_DTYPE, BY_TENSOR_TYPE = (
+    layout_of(Dtype)["code"],
+    layout_of(Dtype)["dtype"],
+    layout_of(Dtype)["tensor_type"],
+)
 """Fields of DTYPE that :func:`dtype_row` looks at."""
 _READ_WRITE = int(MemoryAccess.READ | MemoryAccess.WRITE)
 

@@ -10,18 +10,12 @@ from __future__ import annotations
 
 from jitree.api.calls.native.arrays import over_memory
 from jitree.api.calls.native.layout import (
-    EXCHANGE,
     LARGEST_COPIED,
     MAXIMUM_EXCHANGES,
     MAXIMUM_RANK,
     NDARRAY_CONTIGUOUS,
     READ_ONLY_TENSOR,
-    TENSOR,
     TENSOR_ON_HOST,
-    VERSIONED,
-)
-from jitree.api.calls.native.python import drop, forgets_error, invoke_with_number, is_false, is_true
-from jitree.api.calls.native.records import (
     Argument,
     CallRecord,
     Exchange,
@@ -30,6 +24,7 @@ from jitree.api.calls.native.records import (
     Tensor,
     VersionedTensor,
 )
+from jitree.api.calls.native.python import drop, forgets_error, invoke_with_number, is_false, is_true
 from jitree.api.calls.native.views import (
     fits,
     has_stream,
@@ -41,20 +36,19 @@ from jitree.api.calls.native.views import (
     write_shape,
 )
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import layout_of, place_of, size_of
 from jitree.modules.hal.native.buffers import place_number
 from jitree.modules.hal.native.layout import LARGEST_POOLED
-from jitree.modules.hal.native.records import Entry
 from jitree.modules.hal.native.registers import DONE
 from jitree.modules.hal.native.transfers import move
-from jitree.regs.layout import PLACE_SHIFT
+from jitree.regs.layout import PLACE_SHIFT, Entry
 
 SCATTERED = 1
 """Stands for the address of elements that cannot be used in place."""
 
-_EXCHANGE_SIZE = EXCHANGE.size
-TENSOR_SIZE = TENSOR.size
-_VERSIONED_TENSOR = VERSIONED["tensor"]
+_EXCHANGE_SIZE = size_of(Exchange)
+TENSOR_SIZE = size_of(Tensor)
+_VERSIONED_TENSOR = layout_of(VersionedTensor)["tensor"]
 COMPLEX = 5
 """kDLComplex"""
 _KNOWN_VERSION = 1

@@ -33,14 +33,14 @@ from jitree.api.calls.native.acceptance import (
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
-    CONVERSION,
-    DTYPE,
     FLOAT_AT,
     MAXIMUM_DTYPES,
-    NDARRAY,
     NDARRAY_CONTIGUOUS,
-    PYTHON,
     TYPE_AT,
+    Conversion,
+    Dtype,
+    Ndarray,
+    Python,
 )
 from jitree.api.calls.tensor_packing import Donation
 from jitree.api.function import Function
@@ -49,12 +49,15 @@ from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
 from jitree.base.finalizers import guard
 from jitree.base.memory import STRIDE, bound_together, can_bind
 from jitree.codegen import image
+from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.errors import CancelledError, InternalError, pass_interruption
 from jitree.hal.buffer import PENDING
 from jitree.types import ELEMENT_TYPES, ElementType
 
 if TYPE_CHECKING:
     from jitree.api.asynchronous import AsynchronousFunction
+
+_CONVERSION: Final = words_of(Conversion)
 
 _HEADER_SIZE: Final = 16
 """``object.__basicsize__`` of CPython with the GIL."""
@@ -89,9 +92,9 @@ _ARRAY_SLOTS: Final = (
     "_device", "_dimensions", "_elements", "_fence", "_keeper", "_owner", "_passed_as", "_view",
 )  # fmt: skip
 _METHODS: Final = "array_method", "buffer_method", "function_method", "attempt_method", "submit_method"
-"""Functions of the image that are methods, of four arguments and the PYTHON record."""
+"""Functions of the image that are methods, of four arguments and the Python record."""
 _DESTRUCTORS: Final = "destroy_owner", "destroy_managed"
-_DTYPE_COUNT: Final = PYTHON.word("dtype_count")
+_PYTHON: Final = words_of(Python)
 _NUMBERS: Final = "numbers", "low", "high"
 """The last fields of DTYPE, in their order."""
 _OWNER_NAME: Final = ctypes.c_char_p(b"jitree.owner")
@@ -158,18 +161,18 @@ def is_known() -> bool:
 def _knows_arrays() -> bool:
     array = np.empty((3, 5), np.float32)
     row, column = _flags(array), _flags(array.T)
-    dimensions = (ctypes.c_int64 * 2).from_address(_word(array, NDARRAY["dimensions"]))
+    dimensions = (ctypes.c_int64 * 2).from_address(_word(array, layout_of(Ndarray)["dimensions"]))
     return (
-        _word(array, NDARRAY["data"]) == array.ctypes.data
-        and ctypes.c_int32.from_address(id(array) + NDARRAY["rank"]).value == 2
+        _word(array, layout_of(Ndarray)["data"]) == array.ctypes.data
+        and ctypes.c_int32.from_address(id(array) + layout_of(Ndarray)["rank"]).value == 2
         and tuple(dimensions) == array.shape
-        and _word(array, NDARRAY["dtype"]) == id(array.dtype)
+        and _word(array, layout_of(Ndarray)["dtype"]) == id(array.dtype)
         and (row & NDARRAY_CONTIGUOUS, column & NDARRAY_CONTIGUOUS) == (NDARRAY_CONTIGUOUS, 0)
     )
 
 
 def _flags(array: np.ndarray[Any, Any]) -> int:
-    return ctypes.c_int32.from_address(id(array) + NDARRAY["flags"]).value
+    return ctypes.c_int32.from_address(id(array) + layout_of(Ndarray)["flags"]).value
 
 
 def _word(obj: object, offset: int) -> int:
@@ -188,17 +191,17 @@ class _Definition(ctypes.Structure):
 
 
 class Interface:
-    """The PYTHON record of this process, and the image of the code that uses it."""
+    """The Python record of this process, and the image of the code that uses it."""
 
     def __init__(self, code: image.Image, direct_class: type) -> None:
         self.code: Final = code
-        self._words = array("q", bytes(PYTHON.size))
-        self._dtypes = array("q", bytes(DTYPE.size * MAXIMUM_DTYPES))
+        self._words = array("q", bytes(size_of(Python)))
+        self._dtypes = array("q", bytes(size_of(Dtype) * MAXIMUM_DTYPES))
         self._kept: list[object] = []
         self.producers = Producers()
         """Types of other libraries' arrays that machine code knows."""
         self.record: int = self._words.buffer_info()[0]
-        """The address of the PYTHON record."""
+        """The address of the Python record."""
         self._set(addresses())
         self._set({f"array{name}": offset for name, offset in slot_offsets(Array, _ARRAY_SLOTS).items()})
         self._set({"function_direct": slot_offsets(Function, ("_direct",))["_direct"]})
@@ -212,9 +215,9 @@ class Interface:
             if row.numpy_name in np.sctypeDict:
                 self.learn(row)
         self.new_owner: Callable[[int, int], object] = self._c_function("new_owner", ctypes.py_object, 2)
-        """(OWNERS record, handle): an owner, which takes over the caller's reference to the handle."""
+        """(Owners record, handle): an owner, which takes over the caller's reference to the handle."""
         self.take_back: Callable[[int, int, int], int] = self._c_function("take_back", ctypes.c_int64, 3)
-        """(OWNERS record, HANDLE_POOL record, address of a list of released handles): see arrays.py"""
+        """(Owners record, HandlePoolRecord record, address of a list of released handles): see arrays.py"""
         self.place: Callable[[object, object], Any] = self._builtin(
             "place_method", "place", "", _ANY_ARGUMENTS
         )
@@ -235,16 +238,16 @@ class Interface:
         interface = exchange_interface(exchange_capsule(kind))
         if interface is None or not interface.object_of_managed:
             return take
-        words = array("q", bytes(CONVERSION.size))
-        words[CONVERSION.word("make")] = interface.object_of_managed
-        words[CONVERSION.word("find_stream")] = interface.current_work_stream or 0
+        words = array("q", bytes(size_of(Conversion)))
+        words[_CONVERSION.make] = interface.object_of_managed
+        words[_CONVERSION.find_stream] = interface.current_work_stream or 0
         self._kept.append(words)
         capsule = new_capsule(self.record, words.buffer_info()[0])
         convert: Callable[[Array], Any] = self._builtin("convert_array", "", "", _ONE_ARGUMENT, capsule)
         return convert
 
     def _set(self, values: dict[str, int]) -> None:
-        offsets = PYTHON.offsets
+        offsets = layout_of(Python).offsets
         for field, value in values.items():
             self._words[offsets[field] // 8] = value
 
@@ -253,18 +256,20 @@ class Interface:
 
     def learn(self, row: ElementType) -> None:
         """From now on machine code makes numpy arrays of an element type whose elements are whole bytes."""
-        count, width = self._words[_DTYPE_COUNT], DTYPE.size // 8
+        count, width = self._words[_PYTHON.dtype_count], size_of(Dtype) // 8
         if row.bits % 8 or count == MAXIMUM_DTYPES or row.code in self._dtypes[: count * width : width]:
             return
         self._kept.append(dtype := row.dtype)
         numbers = map(numbers_of(row).get, _NUMBERS, repeat(0))
         words = array("q", (row.code, id(dtype), tensor_type(row) or 0, dtype.itemsize, *numbers))
         self._dtypes[count * width : (count + 1) * width] = words
-        self._words[_DTYPE_COUNT] = count + 1
+        self._words[_PYTHON.dtype_count] = count + 1
 
     def require_complete(self) -> None:
         """INTERNAL if anything that machine code follows is missing."""
-        missing = [field for field, word in zip(PYTHON.offsets, self._words, strict=True) if not word]
+        missing = [
+            field for field, word in zip(layout_of(Python).offsets, self._words, strict=True) if not word
+        ]
         if missing:
             raise InternalError(f"machine code of calls was not told of {', '.join(missing)}")
 
@@ -376,7 +381,7 @@ def get(direct_class: type) -> Interface | None:
     """The interface as soon as its image is there; None until then, and where it is not supported.
 
     From then on functions are called and arrays looked at by machine code. ``direct_class`` has a slot
-    ``record`` for a capsule of a CALL record."""
+    ``record`` for a capsule of a CallRecord record."""
     if _Loaded.interface is None and is_supported():
         loaded = code()
         with _Loaded.lock:

@@ -16,19 +16,27 @@ from jitree.api.calls.native.copies import (
     pass_ndarray,
     pass_tensor,
 )
-from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK
+from jitree.api.calls.native.layout import (
+    CAPSULE_CONTEXT_AT,
+    MAXIMUM_RANK,
+    Argument,
+    CallRecord,
+    Dtype,
+    Ndarray,
+    Owners,
+    Python,
+    Tensor,
+)
 from jitree.api.calls.native.lending import pass_neighbours
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_true, retained, type_of
-from jitree.api.calls.native.records import Argument, CallRecord, Dtype, Ndarray, Owners, Python, Tensor
 from jitree.api.calls.native.views import fits, has_stream, is_alike_type
 from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.buffers import place_number
-from jitree.modules.hal.native.records import Entry
 from jitree.modules.hal.native.views import retyped
 from jitree.regs.access import retain
-from jitree.regs.layout import PLACE_SHIFT
+from jitree.regs.layout import PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
 
 _WRITE = int(MemoryAccess.WRITE)

@@ -1,7 +1,7 @@
 """Makes the record by which machine code calls a function (:mod:`jitree.api.calls.native.function`).
 
 The first calls of a function take the slow path (``Function.call_slowly``), which handles everything.
-Then, when the context can make direct calls, the function gets a CALL record. Machine code knows arguments in
+Then, when the context can make direct calls, the function gets a CallRecord. Machine code knows arguments in
 their usual form: numbers, device arrays that fit, numpy arrays of the declared type. For any other it takes
 the slow path, which converts, or says what is wrong.
 """
@@ -19,8 +19,6 @@ from jitree.api.calls.declaration import DEPENDS, Parameter, storage_names
 from jitree.api.calls.native.acceptance import Acceptance, Producers, numbers_of, runs_code
 from jitree.api.calls.native.cpython_layout import METH_KEYWORDS, METH_NOARGS, method_code, new_capsule
 from jitree.api.calls.native.layout import (
-    ARGUMENT,
-    CALL,
     MAXIMUM_RANK,
     MOST_SHARED,
     PASS_ARRAY,
@@ -33,7 +31,9 @@ from jitree.api.calls.native.layout import (
     PASS_I32,
     PASS_I64,
     PASS_REFERENCE,
-    RESULT,
+    Argument,
+    CallRecord,
+    Result,
 )
 from jitree.api.calls.native.python_fallback import Rest
 from jitree.api.calls.packing import narrow_integer, number_unpacker
@@ -41,12 +41,12 @@ from jitree.api.calls.tensor_packing import TensorPacker
 from jitree.api.calls.transfers import wrap_in_place
 from jitree.api.function import Function
 from jitree.base.dlpack_names import tensor_type
-from jitree.base.layout import Record
+from jitree.codegen.record import MemoryRecord, size_of, words_of
 from jitree.dispatch.function import BytecodeFunction
 from jitree.hal.enums import NOTHING, READING
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
-from jitree.regs.layout import FRAME
+from jitree.regs.layout import FrameRecord
 from jitree.types import BY_CODE, BY_NAME, CLASS_INTEGER, CLASS_UNSIGNED, is_packed
 
 if TYPE_CHECKING:
@@ -64,9 +64,10 @@ if TYPE_CHECKING:
     from jitree.types import ElementType
     from jitree.vmfb.cconv import Item, RegisterSlot
 
+_ARGUMENT: Final = words_of(Argument)
+
 _KINDS: Final = {"i": PASS_I32, "I": PASS_I64, "f": PASS_F32, "F": PASS_F64, "r": PASS_ARRAY}
-_FRAME_VALUES: Final = FRAME.word("values")
-_FRAME_REFS: Final = FRAME.word("refs")
+_FRAME: Final = words_of(FrameRecord)
 _BOOLEAN: Final = BY_NAME["i1"]
 _FEWEST_SHARING: Final = 2
 """Arrays that a function takes, if they are to share an upload."""
@@ -78,7 +79,7 @@ class Unsuitable(Exception):
 
 
 class DirectCall:
-    """A CALL record, and what it refers to."""
+    """A CallRecord, and what it refers to."""
 
     __slots__ = ("_kept", "record", "words")
 
@@ -113,7 +114,7 @@ def direct_call(
     results = rows.results(zip(signature.results, convention.results, vm_function.result_slots, strict=True))
     addresses = {
         "python": interface.record, "gate": invoker.gate_address, "owners": keeper.record,
-        "state": machine.state_address, "frame": machine.frames_address, "refs": frame[_FRAME_REFS],
+        "state": machine.state_address, "frame": machine.frames_address, "refs": frame[_FRAME.refs],
         "run": ctypes.cast(entry.run, ctypes.c_void_p).value or 0,  # type: ignore[arg-type]
         "ref_count": vm_function.host.ref_count,
         "argument_count": count, "arguments": arguments.buffer_info()[0],
@@ -126,10 +127,10 @@ def direct_call(
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
     objects = _objects(function, machine, rest)
-    words = array("q", bytes(CALL.size))
-    fill(words, CALL, addresses)
-    fill(words, CALL, {field: id(value) for field, value in objects.items()})
-    fill(words, CALL, {"begun_frame": frame, "begun_state": state})
+    words = array("q", bytes(size_of(CallRecord)))
+    fill(words, CallRecord, addresses)
+    fill(words, CallRecord, {field: id(value) for field, value in objects.items()})
+    fill(words, CallRecord, {"begun_frame": frame, "begun_state": state})
     return DirectCall(words, (objects, arguments, results, rows.kept, extents, keeper, entry))
 
 
@@ -195,7 +196,7 @@ Fields = Mapping[str, int | Sequence[int]]
 
 
 class _Rows:
-    """Makes the ARGUMENT and RESULT records of one function; ``kept`` is what they refer to."""
+    """Makes the Argument and Result records of one function; ``kept`` is what they refer to."""
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ class _Rows:
         self._function = function
         self._keeper = keeper
         self._interface = interface
-        self._values, self._refs = frame[_FRAME_VALUES], frame[_FRAME_REFS]
+        self._values, self._refs = frame[_FRAME.values], frame[_FRAME.refs]
         self._is_local = isinstance(function.device.device_allocator, HeapAllocator)
         self.rewrites = not self._is_local
         """Whether the program may write to arrays that the host has copies of."""
@@ -236,10 +237,10 @@ class _Rows:
                     1 << other for place, other in pairs if place == position and other < 63
                 )
             fields.append(known | self._argument(*row))
-        return records(ARGUMENT, fields)
+        return records(Argument, fields)
 
     def results(self, rows: Iterable[Row]) -> array[int]:
-        return records(RESULT, [self._result(*row) for row in rows])
+        return records(Result, [self._result(*row) for row in rows])
 
     def signal(self) -> int:
         """The address of the register of the fence that the function reaches at its end. Unsuitable for
@@ -260,7 +261,7 @@ class _Rows:
     def staging(self, arguments: array[int]) -> int:
         """The address of memory where the elements of small arrays of one call are put together, 0 where that
         gains nothing."""
-        first, width = ARGUMENT.word("dtype"), ARGUMENT.size // 8
+        first, width = _ARGUMENT.dtype, size_of(Argument) // 8
         count = sum(map(bool, arguments[first::width]))
         if self._is_local or count < _FEWEST_SHARING:
             return 0
@@ -386,18 +387,19 @@ def copies_to(device: Device, table: HandleTable) -> bool:
     return isinstance(device.device_allocator, HeapAllocator)
 
 
-def records(record: Record, rows: Sequence[Fields]) -> array[int]:
+def records(record: type[MemoryRecord], rows: Sequence[Fields]) -> array[int]:
     """One after the other, each with the values of its fields."""
-    words = array("q", bytes(max(8, record.size * len(rows))))
+    words = array("q", bytes(max(8, size_of(record) * len(rows))))
     for index, row in enumerate(rows):
-        fill(words, record, row, index * record.size // 8)
+        fill(words, record, row, index * size_of(record) // 8)
     return words
 
 
-def fill(words: array[int], record: Record, values: Fields, start: int = 0) -> None:
+def fill(words: array[int], record: type[MemoryRecord], values: Fields, start: int = 0) -> None:
     """Writes fields of the record that begins at word ``start``."""
+    named = words_of(record)
     for field, value in values.items():
-        place = start + record[field] // 8
+        place = start + getattr(named, field)
         if isinstance(value, int):
             words[place] = value
         else:

@@ -45,12 +45,12 @@ _SetError: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, cty
 
 
 class ArrayExports:
-    """The interface, which lasts as long as the process; ``record`` is the PYTHON record."""
+    """The interface, which lasts as long as the process; ``record`` is the Python record."""
 
     def __init__(self, addresses: Mapping[str, int], record: int) -> None:
         self._slowly = export_array, import_tensor, allocate_tensor
         self._record = array("q", (record, *map(id, self._slowly)))
-        """The EXPORTS record."""
+        """The Exports record."""
         place = self._record.buffer_info()[0]
         self._code = [bound(addresses[name], count, place) for name, count in _FUNCTIONS]
         addresses_of_code = (code.address for code in self._code)

@@ -1,6 +1,6 @@
 """Device arrays for other libraries, by DLPack's C exchange interface. Machine code.
 
-These are the functions of ``DLPackExchangeAPI``; each has the EXPORTS record as one more argument. They
+These are the functions of ``DLPackExchangeAPI``; each has the Exports record as one more argument. They
 return 0, or -1 with an exception set. Python exports arrays whose memory the host does not see at once.
 """
 
@@ -11,10 +11,15 @@ from jitree.api.calls.native.copies import tensor_of
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
-    TENSOR,
     TENSOR_ON_CUDA,
     TENSOR_ON_HOST,
-    VERSIONED,
+    Conversion,
+    Exports,
+    Ndarray,
+    Owners,
+    Python,
+    Tensor,
+    VersionedTensor,
 )
 from jitree.api.calls.native.python import (
     drop,
@@ -24,30 +29,20 @@ from jitree.api.calls.native.python import (
     is_instance,
     retained,
 )
-from jitree.api.calls.native.records import (
-    Conversion,
-    Exports,
-    Ndarray,
-    Owners,
-    Python,
-    Tensor,
-    VersionedTensor,
-)
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
-from jitree.codegen.record import place_of
-from jitree.hal.stream_record import EXPORTED_BY_CODE, LEGACY_STREAM
+from jitree.codegen.record import layout_of, place_of, size_of
+from jitree.hal.stream_record import EXPORTED_BY_CODE, LEGACY_STREAM, StreamRecord
 from jitree.modules.hal.native.buffers import place_number
-from jitree.modules.hal.native.records import Entry, StreamRecord
 from jitree.modules.hal.native.streams import order_before
-from jitree.regs.layout import PLACE_SHIFT
+from jitree.regs.layout import PLACE_SHIFT, Entry
 from jitree.types import BY_NAME
 
-_TENSOR_SIZE = TENSOR.size
-_TENSOR_AT = VERSIONED["tensor"]
-_OWNER_AT = _TENSOR_AT + TENSOR.size
+_TENSOR_SIZE = size_of(Tensor)
+_TENSOR_AT = layout_of(VersionedTensor)["tensor"]
+_OWNER_AT = _TENSOR_AT + size_of(Tensor)
 _PYTHON_AT = _OWNER_AT + 8
 _SHAPE_AT = _OWNER_AT + 16
-"""What follows the tensor in the memory of one that a consumer has: its owner, the PYTHON record, dimensions
+"""What follows the tensor in the memory of one that a consumer has: its owner, the Python record, dimensions
 and strides."""
 _MAJOR = 1
 _MINOR = 2
@@ -136,7 +131,7 @@ def destroy_managed(managed: int) -> None:
 
 
 def convert_array(self: int, array: int) -> int:
-    """A builtin of one argument, an Array, whose capsule has a CONVERSION record as its context: the other
+    """A builtin of one argument, an Array, whose capsule has a Conversion record as its context: the other
     library's array over the memory, None where that takes Python."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
     conversion = Conversion(load64(self + CAPSULE_CONTEXT_AT))

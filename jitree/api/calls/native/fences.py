@@ -6,7 +6,14 @@ are still computed are arguments for Python.
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import ARGUMENT, PASS_ARRAY, PASS_REFERENCE
+from jitree.api.calls.native.layout import (
+    PASS_ARRAY,
+    PASS_REFERENCE,
+    Argument,
+    AwaitedRecord,
+    CallRecord,
+    Python,
+)
 from jitree.api.calls.native.python import (
     comes_again,
     drop,
@@ -17,18 +24,17 @@ from jitree.api.calls.native.python import (
     is_true,
 )
 from jitree.api.calls.native.read_ahead import read_ahead
-from jitree.api.calls.native.records import Argument, AwaitedRecord, CallRecord, Python
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, load64, stack, store64, unlikely
-from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
+from jitree.codegen.record import place_of, size_of
+from jitree.hal.stream_record import StreamRecord
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release
 from jitree.modules.hal.native.fences import is_done_at_a_glance, is_done_in_a_moment, tick_of
 from jitree.modules.hal.native.held import has_launched_held
-from jitree.modules.hal.native.records import Entry, State, StreamRecord
 from jitree.regs.access import retain
-from jitree.regs.layout import PATIENT, PROMPT
+from jitree.regs.layout import PATIENT, PROMPT, Entry
 
-_ARGUMENT_SIZE = ARGUMENT.size
+_ARGUMENT_SIZE = size_of(Argument)
 
 
 def pass_fences(python: Python, record: CallRecord, state: State) -> bool:

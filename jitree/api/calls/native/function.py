@@ -19,7 +19,7 @@ from jitree.api.calls.native.fences import (
     when_done,
     when_submitted,
 )
-from jitree.api.calls.native.layout import AWAITED, CALL, CAPSULE_POINTER_AT
+from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, AwaitedRecord, CallRecord, Python
 from jitree.api.calls.native.lending import end_lending
 from jitree.api.calls.native.names import put_in_order
 from jitree.api.calls.native.python import (
@@ -34,21 +34,19 @@ from jitree.api.calls.native.python import (
     is_done,
     retained,
 )
-from jitree.api.calls.native.records import AwaitedRecord, CallRecord, FrameRecord, GateRecord, Python
 from jitree.codegen.primitives import call, lesser, load64, stack, store64, unlikely
-from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, bury, release
-from jitree.modules.hal.native.records import Entry, State
-from jitree.regs.layout import EXIT_FINISHED, FRAME, PATIENT, PROMPT, STATE
+from jitree.codegen.record import layout_of, place_of, size_of
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, bury, release
+from jitree.regs.layout import EXIT_FINISHED, FRAME, PATIENT, PROMPT, STATE, Entry, GateRecord
 from jitree.regs.machine import PROMPT_TIME
 
 _FRAME_SIZE = FRAME.size
-_FRAME_WORDS = CALL["begun_frame"]
-_STATE_WORDS = CALL["begun_state"]
+_FRAME_WORDS = layout_of(CallRecord)["begun_frame"]
+_STATE_WORDS = layout_of(CallRecord)["begun_state"]
 _STATE_BEGIN = STATE["pc"]
 _STATE_SIZE = STATE["module"] + 8 - STATE["pc"]
 
-_AWAITED_SIZE = AWAITED.size
+_AWAITED_SIZE = size_of(AwaitedRecord)
 
 _AWAITED = 3
 _SLOWLY = -1
@@ -288,7 +286,7 @@ def enter(python: Python, record: CallRecord, state: State) -> int:
     the arguments are the results."""
     if record.run == 0:
         return EXIT_FINISHED
-    frame = record.frame
+    frame = place_of(record.frame)
     for place in range(0, _FRAME_SIZE, 8):
         store64(frame + place, load64(place_of(record) + _FRAME_WORDS + place))
     for place in range(0, _STATE_SIZE, 8):
@@ -301,7 +299,7 @@ def enter(python: Python, record: CallRecord, state: State) -> int:
 
 def release_frames(record: CallRecord, state: State) -> None:
     """Drops the references in the registers of all frames."""
-    end = FrameRecord(state.frame).refs_end
+    end = state.frame.refs_end
     for place in range(record.refs, end, 8):
         handle = Entry(load64(place))
         store64(place, 0)

@@ -7,9 +7,12 @@ from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from jitree.api.calls.native.layout import AHEAD, CAPSULE_POINTER_AT, MAXIMUM_RANK, MOST_AHEAD, OWNERS
+from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, MOST_AHEAD, Ahead, Owners
 from jitree.base.finalizers import with_lock
-from jitree.regs.layout import ENTRY, GATE, OWNER_CODE, STATE
+from jitree.codegen.record import size_of, words_of
+from jitree.regs.layout import OWNER_CODE, STATE, Entry, GateRecord
+
+_OWNERS: Final = words_of(Owners)
 
 if TYPE_CHECKING:
     import threading
@@ -27,16 +30,13 @@ if TYPE_CHECKING:
         take_back: Callable[[int, int, int], int]
 
 
-_ELEMENT_TYPE: Final = ENTRY.word("element_type")
-_RANK: Final = ENTRY.word("rank")
-_OWNER: Final = ENTRY.word("owner")
-_NESTING: Final = GATE.word("nesting")
-_VIEW: Final = AHEAD.word("view")
-_COPY: Final = AHEAD.word("copy")
+_ENTRY: Final = words_of(Entry)
+_GATE: Final = words_of(GateRecord)
+_AHEAD: Final = words_of(Ahead)
 
 
 class Keeper:
-    """The OWNERS record of a handle table. Each owner of a handle of the table keeps its keeper."""
+    """The Owners record of a handle table. Each owner of a handle of the table keeps its keeper."""
 
     __slots__ = (
         "_ahead", "_aheads_given", "_attend", "_interface", "_markers", "_table", "_words", "lock", "pattern",
@@ -49,8 +49,8 @@ class Keeper:
         self._interface = interface
         self.pattern: object = None
         """A direct call of the session, if machine code reads arrays in its device's memory."""
-        self._words = array("q", bytes(OWNERS.size))
-        self._ahead = array("q", bytes(AHEAD.size * MOST_AHEAD))
+        self._words = array("q", bytes(size_of(Owners)))
+        self._ahead = array("q", bytes(size_of(Ahead) * MOST_AHEAD))
         self._aheads_given = 0
         self.lock: threading.RLock = invoker.lock
         """The lock of the session's context."""
@@ -60,18 +60,18 @@ class Keeper:
             "keeper": id(self), "python": interface.record, "attend": id(self._attend),
             "extension": self._table.extension, "ahead": self._ahead.buffer_info()[0],
         }.items():  # fmt: skip
-            self._words[OWNERS.word(field)] = value
+            self._words[getattr(_OWNERS, field)] = value
 
     def connect(self, handle_pool: int) -> None:
-        """Machine code gives memory of a stream to other libraries: the table's HANDLE_POOL record."""
-        self._words[OWNERS.word("handle_pool")] = handle_pool
+        """Machine code gives memory of a stream to other libraries: the table's HandlePoolRecord record."""
+        self._words[_OWNERS.handle_pool] = handle_pool
 
     def ahead(self) -> int:
-        """The address of an AHEAD record for a result of a function. With more results than records some
+        """The address of an Ahead record for a result of a function. With more results than records some
         share one, and only the last of them is known."""
         number = self._aheads_given % MOST_AHEAD
         self._aheads_given += 1
-        return self._ahead.buffer_info()[0] + AHEAD.size * number
+        return self._ahead.buffer_info()[0] + size_of(Ahead) * number
 
     def own(self, obj: object) -> object:
         """An owner of the object's handle, with the lock held."""
@@ -86,18 +86,20 @@ class Keeper:
         its Python object tells them."""
         table = self._table
         word = (_handle(owner) - table.base) >> 3
-        rank = table.i32[2 * word + _RANK]
+        rank = table.i32[2 * word + _ENTRY.rank]
         start = word + (table.extension >> 3)
         dimensions = tuple(table.i64[start : start + rank])
         # Last: another thread may just be making the object.
-        return dimensions if rank <= MAXIMUM_RANK and table.i32[2 * word + _OWNER] == OWNER_CODE else None
+        return (
+            dimensions if rank <= MAXIMUM_RANK and table.i32[2 * word + _ENTRY.owner] == OWNER_CODE else None
+        )
 
     def type_and_encoding(self, owner: object) -> tuple[int, int] | None:
         """Element type and encoding of a view that machine code made; None where its Python object tells."""
         words = self._table.i32
         word = (_handle(owner) - self._table.base) >> 2
-        found = words[word + _ELEMENT_TYPE], words[word + _ELEMENT_TYPE + 1]
-        return found if words[word + _OWNER] == OWNER_CODE else None
+        found = words[word + _ENTRY.element_type], words[word + _ENTRY.element_type + 1]
+        return found if words[word + _ENTRY.owner] == OWNER_CODE else None
 
     def marker(self, tensor: DeclaredTensor, is_written: bool) -> object:
         """An object that stands for a kind of parameters, always the same."""
@@ -111,10 +113,10 @@ class Keeper:
 
     def _drop_copies(self) -> None:
         words = self._ahead
-        for start in range(0, len(words), AHEAD.size // 8):
-            handles = words[start + _VIEW], words[start + _COPY]
+        for start in range(0, len(words), size_of(Ahead) // 8):
+            handles = words[start + _AHEAD.view], words[start + _AHEAD.copy]
             if handles[1]:
-                words[start + _COPY] = 0
+                words[start + _AHEAD.copy] = 0
                 self._table.deferred.append(handles)
         self._table.drain_deferred()
 
@@ -139,7 +141,7 @@ def _attend(
         table.deferred.append((handle,))
 
     def take_back() -> None:
-        if gate[_NESTING] == 0:
+        if gate[_GATE.nesting] == 0:
             handle_pool, state = table.handle_pool, array("q", bytes(STATE.size))
             place = state.buffer_info()[0] + STATE["released"]
             interface.take_back(record, 0 if handle_pool is None else handle_pool.record, place)

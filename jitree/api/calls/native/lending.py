@@ -21,21 +21,31 @@ from jitree.api.calls.native.copies import (
     pass_tensor,
     tensor_of,
 )
-from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, MAXIMUM_RANK, TENSOR_ON_CUDA, TENSOR_ON_HOST
+from jitree.api.calls.native.layout import (
+    CAPSULE_CONTEXT_AT,
+    MAXIMUM_RANK,
+    TENSOR_ON_CUDA,
+    TENSOR_ON_HOST,
+    Argument,
+    CallRecord,
+    Exchange,
+    Owners,
+    Python,
+    Tensor,
+)
 from jitree.api.calls.native.python import drop, invoke_with_number, is_done, is_true, retained
-from jitree.api.calls.native.records import Argument, CallRecord, Exchange, Owners, Python, Tensor
 from jitree.api.calls.native.views import ALL_ACCESS, LARGEST, describe, fits, is_alike_type, view_size
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import atomic_add, place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import MemoryType
-from jitree.hal.stream_record import LEGACY_STREAM, MOST_NEIGHBOURS
+from jitree.hal.stream_record import LEGACY_STREAM, MOST_NEIGHBOURS, StreamRecord
 from jitree.modules.hal.native.buffers import granted_type, granted_usage, place_number
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release
+from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.modules.hal.native.streams import order_after
 from jitree.regs.access import retain
-from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT
+from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
 
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)

@@ -8,25 +8,23 @@ buffer object of an entry when Python code first asks for it.
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import ARGUMENT, NDARRAY_PLAIN, PASS_ARRAY
+from jitree.api.calls.native.layout import NDARRAY_PLAIN, PASS_ARRAY, Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_true, type_of
-from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.api.calls.native.views import ALL_ACCESS, LARGEST, describe, fits, view_size, write_shape
 from jitree.codegen.primitives import call, load64, stack, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import place_of, size_of
 from jitree.hal.enums import MemoryType
 from jitree.hal.heap import ALIGNMENT
 from jitree.modules.hal.native.buffers import granted_type, granted_usage
 from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.records import Entry
-from jitree.regs.layout import OWNER_PYTHON
+from jitree.regs.layout import OWNER_PYTHON, Entry
 from jitree.types import ENCODING_DENSE
 
 IN_PLACE = 1
 """A bit in the address of an argument: it is a numpy array that the program writes to."""
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
 
-_ARGUMENT_SIZE = ARGUMENT.size
+_ARGUMENT_SIZE = size_of(Argument)
 
 
 def pass_in_place(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:

@@ -21,9 +21,13 @@ from jitree.api.calls.native.layout import (
     PASS_F64,
     PASS_I32,
     PASS_I64,
+    Argument,
+    CallRecord,
+    Dtype,
+    Ndarray,
+    Python,
 )
 from jitree.api.calls.native.python import drop, invoke_with, type_of
-from jitree.api.calls.native.records import Argument, CallRecord, Dtype, Ndarray, Python
 from jitree.api.calls.native.views import fits, has_stream, pass_uploaded, refuse, view_size
 from jitree.codegen.primitives import (
     bit_length,

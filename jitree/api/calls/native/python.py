@@ -1,15 +1,14 @@
 """Python's C interface, for machine code of calls.
 
-Machine code. ``python`` is the PYTHON record. Functions
+Machine code. ``python`` is the Python record. Functions
 return new references; 0 means that an exception is set.
 """
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import TYPE_AT
-from jitree.api.calls.native.records import CallRecord, Python
+from jitree.api.calls.native.layout import TYPE_AT, CallRecord, Python
 from jitree.codegen.primitives import call, load64, stack, store64, unlikely
-from jitree.modules.hal.native.records import State
+from jitree.modules.hal.native.entries import State
 
 
 def type_of(value: int) -> int:

@@ -7,24 +7,32 @@ of a result that was read after the last call go to the host before this call wa
 from __future__ import annotations
 
 from jitree.api.calls.native.arrays import dtype_of
-from jitree.api.calls.native.layout import AHEAD, LARGEST_AHEAD, MAXIMUM_RANK, MOST_AHEAD, RESULT
-from jitree.api.calls.native.records import Ahead, CallRecord, Owners, Python, Result
+from jitree.api.calls.native.layout import (
+    LARGEST_AHEAD,
+    MAXIMUM_RANK,
+    MOST_AHEAD,
+    Ahead,
+    CallRecord,
+    Owners,
+    Python,
+    Result,
+)
 from jitree.codegen.primitives import load64, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import place_of, size_of
 from jitree.hal.enums import MemoryAccess, MemoryType
+from jitree.hal.stream_record import StreamRecord
 from jitree.modules.hal.native.buffers import place_number, take_storage
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release
 from jitree.modules.hal.native.known import is_own
-from jitree.modules.hal.native.layout import POOL_COUNT
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State, StreamRecord
+from jitree.modules.hal.native.layout import POOL_COUNT, HandlePoolRecord
 from jitree.modules.hal.native.registers import DONE
 from jitree.modules.hal.native.transfers import move
 from jitree.regs.access import retain
-from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
+from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
 
-AHEAD_SIZE = AHEAD.size
-RESULT_SIZE = RESULT.size
+AHEAD_SIZE = size_of(Ahead)
+RESULT_SIZE = size_of(Result)
 _READ = int(MemoryAccess.READ)
 _HOST_VISIBLE = int(MemoryType.HOST_VISIBLE)
 
@@ -104,8 +112,8 @@ def ahead_of(owners: Owners, view: Entry, stream: StreamRecord) -> Ahead:
 
 
 def note_read(owners: Owners, ahead: Ahead, worked: int, now: int) -> None:
-    """The host has a result copied. That changes no elements, but STREAM.worked, which was ``worked``; it is
-    ``now``, or 0 if something else has been submitted as well."""
+    """The host has a result copied. That changes no elements, but StreamRecord.worked, which was ``worked``;
+    it is ``now``, or 0 if something else has been submitted as well."""
     if not ahead:
         return
     ahead.wanted = 1

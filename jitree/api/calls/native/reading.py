@@ -5,16 +5,15 @@ from __future__ import annotations
 from jitree.api.calls.native.arrays import dtype_of, give_back_handle, handle_of, new_owner, over_memory
 from jitree.api.calls.native.fences import wait_for_device
 from jitree.api.calls.native.function import enter_gate, leave_gate, settle
-from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, CAPSULE_POINTER_AT
+from jitree.api.calls.native.layout import CAPSULE_CONTEXT_AT, CAPSULE_POINTER_AT, CallRecord, Python
 from jitree.api.calls.native.python import drop, forgets_error, invoke_with_number, is_true, retained
 from jitree.api.calls.native.read_ahead import ahead_of, may_copy, note_read, pinned_copy, take_copy
-from jitree.api.calls.native.records import CallRecord, Python
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
+from jitree.hal.stream_record import StreamRecord
 from jitree.modules.hal.native.buffers import place_number
-from jitree.modules.hal.native.records import Entry, StreamRecord
-from jitree.regs.layout import PLACE_SHIFT
+from jitree.regs.layout import PLACE_SHIFT, Entry
 
 LARGEST_READ = 1 << 20
 """Bytes; more is left to Python, which may choose another kind of memory."""

@@ -6,16 +6,23 @@ Arrays and numbers are made here. Of any other reference, such as a list, Python
 from __future__ import annotations
 
 from jitree.api.calls.native.arrays import new_result
-from jitree.api.calls.native.layout import PASS_ARRAY, PASS_F64, PASS_I32, PASS_I64, RESULT
+from jitree.api.calls.native.layout import (
+    PASS_ARRAY,
+    PASS_F64,
+    PASS_I32,
+    PASS_I64,
+    CallRecord,
+    Python,
+    Result,
+)
 from jitree.api.calls.native.numbers import widened
 from jitree.api.calls.native.python import drop, invoke_with_object_and_number, retained
-from jitree.api.calls.native.records import CallRecord, Python, Result
 from jitree.codegen.primitives import apart, call, call_double, load32, load64, stack, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import place_of, size_of
 from jitree.modules.hal.native.entries import STATE_RELEASED, release
-from jitree.modules.hal.native.records import Entry
+from jitree.regs.layout import Entry
 
-_RESULT_SIZE = RESULT.size
+_RESULT_SIZE = size_of(Result)
 
 
 def take_reference(python: Python, record: CallRecord, result: Result, handle: Entry) -> int:

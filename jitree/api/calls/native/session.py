@@ -16,16 +16,17 @@ from jitree.api.calls.native import cpython_layout as interfaces
 from jitree.api.calls.native.direct import DirectCall, Unsuitable, copies_to, direct_call, fill, records
 from jitree.api.calls.native.handle_owners import Keeper
 from jitree.api.calls.native.layout import (
-    ARGUMENT,
-    CALL,
     LARGEST_COPIED,
     LARGEST_UPLOADED,
     MAXIMUM_RANK,
     PASS_ARRAY,
-    RESULT,
+    Argument,
+    CallRecord,
+    Result,
 )
 from jitree.api.calls.transfers import native_row
 from jitree.codegen import image
+from jitree.codegen.record import words_of
 from jitree.dispatch.context import WAITING_TIERS
 from jitree.dispatch.function import BytecodeFunction
 from jitree.errors import ResourceExhaustedError, memory_errors
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from jitree.api.asynchronous import AsynchronousFunction
     from jitree.api.function import Function
     from jitree.hal.device import Device
+
+_CALL: Final = words_of(CallRecord)
 
 _MAXIMUM_KINDS: Final = 256
 """Pairs of dtype and rank that are remembered."""
@@ -127,16 +130,16 @@ class DirectCalls:
         if row is None or is_packed(row) or elements.ndim > MAXIMUM_RANK or not self._copies:
             return None
         words = array("q", pattern.words)
-        place = words[CALL.word("refs")]
+        place = words[_CALL.refs]
         kept = row.dtype, object(), _refuse
-        argument = records(ARGUMENT, [{
+        argument = records(Argument, [{
             "kind": PASS_ARRAY, "place": place, "marker": id(kept[1]),
             "accept": id(_refuse), "convert": id(_refuse), "dtype": id(row.dtype),
             "item_size": row.dtype.itemsize, "element_type": row.code, "rank": elements.ndim,
             "dimensions": [-1] * elements.ndim,
         }])  # fmt: skip
-        result = records(RESULT, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
-        fill(words, CALL, {
+        result = records(Result, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
+        fill(words, CallRecord, {
             "run": 0, "signal": 0, "extents": 0, "beside": READING,
             "workspace": 0, "uploads": 1, "staging": 0, "rewrites": 0, "ref_count": 1,
             "argument_count": 1, "arguments": argument.buffer_info()[0],

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from jitree.api.calls.native.layout import ARGUMENT, LARGEST_UPLOADED, MAXIMUM_RANK, MOST_SHARED
+from jitree.api.calls.native.layout import (
+    LARGEST_UPLOADED,
+    MAXIMUM_RANK,
+    MOST_SHARED,
+    Argument,
+    CallRecord,
+    Ndarray,
+    Python,
+)
 from jitree.api.calls.native.python import drop, invoke_with_number, is_true, retained
-from jitree.api.calls.native.records import Argument, CallRecord, Ndarray, Python
 from jitree.codegen.primitives import call, call_int, load64, quotient, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import layout_of, place_of
 from jitree.hal.enums import MemoryAccess, MemoryType
 from jitree.modules.hal.native.buffers import (
     give_back,
@@ -15,15 +22,15 @@ from jitree.modules.hal.native.buffers import (
     place_number,
     take_storage,
 )
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release
+from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.modules.hal.native.registers import DONE
 from jitree.modules.hal.native.transfers import upload_new
 from jitree.regs.access import retain
-from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT
+from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT, Entry
 from jitree.types import CLASS_BOOLEAN, CLASS_INTEGER, CLASS_SIGNED, ENCODING_DENSE
 
-_DIMENSIONS = ARGUMENT["dimensions"]
+_DIMENSIONS = layout_of(Argument)["dimensions"]
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)
 ALL_ACCESS = int(MemoryAccess.ALL)
 LARGEST = 1 << 47

@@ -13,7 +13,8 @@ import numpy as np
 
 from jitree.base.memory import C_LIBRARY
 from jitree.base.stop_word import STOP, count_by
-from jitree.hal.command_layout import FUNCTIONS, JOB, SHARE
+from jitree.codegen.record import size_of, words_of
+from jitree.hal.command_layout import Functions, Job, Share
 from jitree.regs.memory import address_of, local_memory, zeroed
 
 if TYPE_CHECKING:
@@ -28,18 +29,9 @@ _LOCAL_ALIGNMENT: Final = 64
 _MAXIMUM_CONCURRENCY: Final = 255
 """The kernels' field is a byte."""
 
-(
-    _LIST, _ADDRESSES, _LENGTHS, _ACCESSES, _FUNCTIONS, _TEAM, _CONCURRENCY, _LOCAL_MEMORY, _LOCAL_STRIDE,
-    _SHARES, _FAILURE, _FAILED_ROW, _FAILED_CODE, _FAILED_X, _LOG, _ORIGIN,
-) = (
-    JOB.word(field)
-    for field in ("list", "addresses", "lengths", "accesses", "functions", "team", "concurrency",
-                  "local_memory", "local_stride", "shares", "failure", "failed_row", "failed_code",
-                  "failed_x", "log", "origin")
-)  # fmt: skip
-
-
-LOOK_IN, FIRST_LOOK, LOOK_TICKS = map(FUNCTIONS.word, ("look_in", "first_look", "look_ticks"))
+_JOB: Final = words_of(Job)
+_NAMED: Final = words_of(Functions)
+LOOK_IN, FIRST_LOOK, LOOK_TICKS = _NAMED.look_in, _NAMED.first_look, _NAMED.look_ticks
 NOT_LOGGED: Final = (0, 0)
 _MOMENTS: Final = 7
 FIRST_LOOK_TICKS: Final = 1 << 22
@@ -47,8 +39,8 @@ FIRST_LOOK_TICKS: Final = 1 << 22
 
 
 def _library_functions() -> array[int]:
-    """A FUNCTIONS record."""
-    names = (*tuple(FUNCTIONS.offsets)[:LOOK_IN], "labs")  # which does nothing: `interrupts` has what looks
+    """A Functions record."""
+    names = (*tuple(vars(_NAMED))[:LOOK_IN], "labs")  # which does nothing: `interrupts` has what looks
     pointers = (ctypes.cast(getattr(C_LIBRARY, name), ctypes.c_void_p) for name in names)
     return array("q", (*(pointer.value or 0 for pointer in pointers), 0, FIRST_LOOK_TICKS, STOP))
 
@@ -58,13 +50,13 @@ FUNCTION_TABLE_ADDRESS: Final[int] = FUNCTION_TABLE.buffer_info()[0]
 
 
 class _Job:
-    """A JOB record with the memory that an execution needs; reused by later ones."""
+    """A Job record with the memory that an execution needs; reused by later ones."""
 
     __slots__ = ("_local", "_shares", "address", "words")
 
     def __init__(self) -> None:
-        self.words = array("q", bytes(JOB.size))
-        self.words[_FUNCTIONS] = FUNCTION_TABLE_ADDRESS
+        self.words = array("q", bytes(size_of(Job)))
+        self.words[_JOB.functions] = FUNCTION_TABLE_ADDRESS
         self.address: int = self.words.buffer_info()[0]
         self._local: npt.NDArray[np.uint8] = zeroed(0)
         self._shares = array("q")
@@ -73,21 +65,21 @@ class _Job:
         stride = -(-size // _LOCAL_ALIGNMENT) * _LOCAL_ALIGNMENT
         if len(self._local) < stride * threads:
             self._local = local_memory(stride * threads)
-            self.words[_LOCAL_MEMORY] = address_of(self._local)
-        self.words[_LOCAL_STRIDE] = stride
+            self.words[_JOB.local_memory] = address_of(self._local)
+        self.words[_JOB.local_stride] = stride
 
     def provide_shares(self, rows: int) -> None:
-        size = (rows + 1) * SHARE.size
+        size = (rows + 1) * size_of(Share)
         if len(self._shares) * 8 < size:
             self._shares = array("q", bytes(size))
-            self.words[_SHARES] = self._shares.buffer_info()[0]
+            self.words[_JOB.shares] = self._shares.buffer_info()[0]
 
 
 class CommandExecutor:
     """Executes command lists on the calling thread."""
 
     def __init__(self, execute: Callable[[int], int]) -> None:
-        """``execute`` gets the address of a JOB record."""
+        """``execute`` gets the address of a Job record."""
         self._execute = execute
         self._jobs: list[_Job] = []
 
@@ -104,20 +96,20 @@ class CommandExecutor:
         """Runs every command; ``addresses``, ``lengths`` and ``accesses`` are what :meth:`CommandList.bind`
         gave.
 
-        ``team`` is the address of a TEAM record of ``threads`` threads with this one; 0 = this one alone.
-        ``logged``: the address of a LOG record and the number of the submission.
+        ``team`` is the address of a ThreadTeam record of ``threads`` threads with this one; 0 = this one.
+        ``logged``: the address of a Log record and the number of the submission.
         INTERNAL when a function fails, OUT_OF_RANGE for impossible counts of an indirect dispatch.
         """
         job = self._take_job()
         words = job.words
-        words[_LIST] = commands.address()
-        words[_ADDRESSES] = addresses.buffer_info()[0]
-        words[_LENGTHS] = lengths.buffer_info()[0]
-        words[_ACCESSES] = accesses.buffer_info()[0]
-        words[_TEAM] = team
-        words[_CONCURRENCY] = min(threads, _MAXIMUM_CONCURRENCY)
-        words[_FAILURE] = 0
-        words[_LOG], words[_ORIGIN] = logged
+        words[_JOB.list] = commands.address()
+        words[_JOB.addresses] = addresses.buffer_info()[0]
+        words[_JOB.lengths] = lengths.buffer_info()[0]
+        words[_JOB.accesses] = accesses.buffer_info()[0]
+        words[_JOB.team] = team
+        words[_JOB.concurrency] = min(threads, _MAXIMUM_CONCURRENCY)
+        words[_JOB.failure] = 0
+        words[_JOB.log], words[_JOB.origin] = logged
         if commands.most_local_memory:
             job.provide_local_memory(commands.most_local_memory, threads)
         if team:
@@ -127,7 +119,7 @@ class CommandExecutor:
         if failure:
             from jitree.hal.local.failure import Failure
 
-            Failure(failure, *words[_FAILED_ROW : _FAILED_X + 3]).raise_error(commands)
+            Failure(failure, *words[_JOB.failed_row : _JOB.failed_x + 3]).raise_error(commands)
 
     def _take_job(self) -> _Job:
         try:
@@ -153,21 +145,21 @@ class NativeExecutor(CommandExecutor):
 
     @cached_property
     def serve(self) -> Callable[[int, int], None]:
-        """Gives a worker thread's function: (address of a TEAM record, worker's number from 1)."""
+        """Gives a worker thread's function: (address of a ThreadTeam record, worker's number from 1)."""
         return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._image.addresses["serve"])
 
     @cached_property
     def dismiss(self) -> Callable[[int], None]:
-        """(address of a TEAM record): lets its worker threads end."""
+        """(address of a ThreadTeam record): lets its worker threads end."""
         return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._image.addresses["dismiss"])
 
     def estimate(self, commands: CommandList, lengths: array[int]) -> int:
         """Estimates ticks of a list on one thread; -1 before functions have run."""
         job = self._take_job()
         words = job.words
-        words[_LIST] = commands.address()
-        words[_ADDRESSES] = commands.addresses.buffer_info()[0]
-        words[_LENGTHS] = lengths.buffer_info()[0]
+        words[_JOB.list] = commands.address()
+        words[_JOB.addresses] = commands.addresses.buffer_info()[0]
+        words[_JOB.lengths] = lengths.buffer_info()[0]
         ticks: int = self._estimate(job.address)
         self._jobs.append(job)
         return ticks
@@ -196,7 +188,7 @@ class NativeExecutor(CommandExecutor):
 def executor_in_python() -> CommandExecutor:
     """Executes lists by the same functions, not compiled: it needs neither numba nor llvmlite. A workgroup
     takes it some microseconds."""
+    from jitree.hal.command_layout import Job
     from jitree.hal.local.executor.command_lists import execute
-    from jitree.hal.local.executor.records import Job
 
     return CommandExecutor(lambda job: execute(Job(job)))

@@ -9,8 +9,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import apart, call, load64
 from jitree.codegen.processor import ticks
 from jitree.codegen.record import atomic_load, atomic_replace, place_of
-from jitree.hal.command_layout import LONG_SHIFT, MOST_WORKGROUPS, ROWS_BETWEEN_LOOKS
-from jitree.hal.local.executor.records import Job
+from jitree.hal.command_layout import LONG_SHIFT, MOST_WORKGROUPS, ROWS_BETWEEN_LOOKS, Job
 
 
 @apart

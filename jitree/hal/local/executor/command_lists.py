@@ -23,6 +23,10 @@ from jitree.hal.command_layout import (
     KIND_DISPATCH_INDIRECT,
     LOOKS_BETWEEN_YIELDS,
     MOST_CHUNKS,
+    Command,
+    Job,
+    Share,
+    ThreadTeam,
 )
 from jitree.hal.local.executor.cancellation_points import is_to_end_before, is_to_end_now
 from jitree.hal.local.executor.helper_threads import (
@@ -35,17 +39,18 @@ from jitree.hal.local.executor.helper_threads import (
     serve,
     weigh,
 )
-from jitree.hal.local.executor.records import (
+from jitree.hal.local.executor.rows import (
     SHARE_SIZE,
-    Command,
-    Job,
-    Share,
-    ThreadTeam,
+    begin_log,
+    end_log,
+    estimate_share,
+    longer,
     next_row,
     next_share,
+    prepare,
     row_at,
+    run_span,
 )
-from jitree.hal.local.executor.rows import begin_log, end_log, estimate_share, longer, prepare, run_span
 
 if TYPE_CHECKING:
     from jitree.codegen.image.generated import Generated
@@ -136,7 +141,7 @@ def even_size(units: int, threads: int, least: int) -> int:
 
 
 def least_cost(team: ThreadTeam) -> int:
-    """The least cost of a chunk, in the measure of ENTRY_POINT.cost."""
+    """The least cost of a chunk, in the measure of KernelEntry.cost."""
     return least_ticks(team) << 10
 
 

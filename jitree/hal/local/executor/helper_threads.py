@@ -29,18 +29,13 @@ from jitree.hal.command_layout import (
     POSTED_STOP,
     POSTING,
     ROUSED_BY_EACH,
-)
-from jitree.hal.local.executor.records import (
     Command,
     Helper,
     Job,
     Share,
     ThreadTeam,
-    helper_at,
-    next_row,
-    next_share,
 )
-from jitree.hal.local.executor.rows import longer, run_span
+from jitree.hal.local.executor.rows import helper_at, longer, next_row, next_share, run_span
 
 
 def helpers_for(team: ThreadTeam, total: int) -> int:

@@ -16,14 +16,19 @@ from jitree.codegen.primitives import (
     store64,
 )
 from jitree.codegen.processor import call_kernel, ticks
-from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, atomic_store, place_of
+from jitree.codegen.record import (
+    atomic_add,
+    atomic_load,
+    atomic_replace,
+    atomic_store,
+    layout_of,
+    place_of,
+    size_of,
+)
 from jitree.hal.command_layout import (
     BYTES_PER_TICK,
-    COMMAND,
-    DISPATCH,
     ENTRY_INTERPRETED,
     ENTRY_SPAN,
-    EVENT,
     FAILED_COUNTS,
     FAILED_FUNCTION,
     FALL_SHIFT,
@@ -40,27 +45,44 @@ from jitree.hal.command_layout import (
     PIECE,
     RISE_SHIFT,
     WHOLE_JOB,
-    WORKGROUP,
-)
-from jitree.hal.local.executor.cancellation_points import is_to_end, paced
-from jitree.hal.local.executor.records import (
-    COMMAND_SIZE,
     Command,
     Counts,
+    Helper,
     Job,
     KernelDispatch,
+    List,
     Log,
     LoggedEvent,
     Share,
+    ThreadTeam,
     Workgroup,
 )
+from jitree.hal.local.executor.cancellation_points import is_to_end, paced
 
-_COMMAND_SIZE = COMMAND.size
-_EVENT_SIZE = EVENT.size
+COMMAND_SIZE = size_of(Command)
+SHARE_SIZE = size_of(Share)
+HELPER_SIZE = size_of(Helper)
+_EVENT_SIZE = size_of(LoggedEvent)
 
-COUNTS_AT = COMMAND["count_x"]
-DISPATCH_SIZE = DISPATCH.size
-WORKGROUP_SIZE = WORKGROUP.size
+COUNTS_AT = layout_of(Command)["count_x"]
+DISPATCH_SIZE = size_of(KernelDispatch)
+WORKGROUP_SIZE = size_of(Workgroup)
+
+
+def row_at(commands: List, index: int) -> Command:
+    return Command(place_of(commands.rows) + index * COMMAND_SIZE)
+
+
+def next_row(row: Command) -> Command:
+    return Command(place_of(row) + COMMAND_SIZE)
+
+
+def next_share(share: Share) -> Share:
+    return Share(place_of(share) + SHARE_SIZE)
+
+
+def helper_at(team: ThreadTeam, worker: int) -> Helper:
+    return Helper(team.helpers + worker * HELPER_SIZE)
 
 
 @apart
@@ -87,7 +109,7 @@ def end_log(job: Job, begun: int) -> None:
 @apart
 def note_row(job: Job, row: Command, worker: int, begun: int, first: int) -> None:
     """Logs a part of a row, from workgroup or byte ``first`` on."""
-    number = quotient(place_of(row) - place_of(job.list.rows), _COMMAND_SIZE)
+    number = quotient(place_of(row) - place_of(job.list.rows), COMMAND_SIZE)
     size = bound_bytes(job, row) if first == 0 else 0
     note(job, place_of(row.entry) if row.kind >= KIND_DISPATCH else row.kind, number, worker, begun, size)
 

@@ -8,7 +8,8 @@ from jitree.hal.buffer import length_inside
 from jitree.hal.checks import buffer_refusal, scalar_refusal
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.heap import host_memory_type
-from jitree.modules.hal.native.entries import new_entry, sweep
+from jitree.hal.local.queue_record import Queue
+from jitree.modules.hal.native.entries import State, new_entry, sweep
 from jitree.modules.hal.native.fences import (
     await_owed,
     can_signal,
@@ -24,8 +25,8 @@ from jitree.modules.hal.native.layout import (
     LARGEST_POOLED,
     POOL_COUNT,
     STORAGE_POOLS,
+    HandlePoolRecord,
 )
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
 from jitree.modules.hal.native.registers import (
     REFUSED,
     finish,
@@ -38,7 +39,7 @@ from jitree.modules.hal.native.registers import (
     reference,
 )
 from jitree.regs.access import retain
-from jitree.regs.layout import ENTRY, KIND_BUFFER, LINK_POOLED, OWNER_CODE, PLACE_SHIFT
+from jitree.regs.layout import ENTRY, KIND_BUFFER, LINK_POOLED, OWNER_CODE, PLACE_SHIFT, Entry
 
 _OPTIMAL = int(MemoryType.OPTIMAL)
 _DEVICE_LOCAL = int(MemoryType.DEVICE_LOCAL)

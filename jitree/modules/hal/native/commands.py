@@ -6,24 +6,31 @@ What does not fit, or would fail, is left to Python, which takes over what has b
 from __future__ import annotations
 
 from jitree.codegen.primitives import call, load64, store64
-from jitree.codegen.record import place_of
+from jitree.codegen.record import place_of, size_of
 from jitree.hal.checks import are_apart, fill_refusal, slot_refusal, update_refusal, use_refusal
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
-from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_FILL, KIND_UPDATE
-from jitree.hal.enums import QUEUE_AFFINITY_ANY, BufferUsage, MemoryAccess
-from jitree.hal.local.executor.records import Command, row_at
-from jitree.modules.hal.native.buffers import is_reachable, keeper, place_number, range_length
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release_recording, sweep
-from jitree.modules.hal.native.layout import DATA, KEPT, OPERANDS, PATCHES, ROWS, SLOTS
-from jitree.modules.hal.native.records import (
-    PATCH_SIZE,
-    SLOT_SIZE,
+from jitree.hal.command_layout import (
+    KIND_BARRIER,
+    KIND_COPY,
+    KIND_FILL,
+    KIND_UPDATE,
     BindingSlot,
-    Entry,
-    HandlePoolRecord,
+    Command,
     Patch,
+)
+from jitree.hal.enums import QUEUE_AFFINITY_ANY, BufferUsage, MemoryAccess
+from jitree.hal.local.executor.rows import row_at
+from jitree.modules.hal.native.buffers import is_reachable, keeper, place_number, range_length
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release_recording, sweep
+from jitree.modules.hal.native.layout import (
+    DATA,
+    KEPT,
+    OPERANDS,
+    PATCHES,
+    ROWS,
+    SLOTS,
+    HandlePoolRecord,
     Recording,
-    State,
 )
 from jitree.modules.hal.native.registers import (
     REFUSED,
@@ -37,7 +44,10 @@ from jitree.modules.hal.native.registers import (
     reference,
 )
 from jitree.regs.access import retain
-from jitree.regs.layout import ACCESS_READ, KIND_BUFFER, OWNER_CODE
+from jitree.regs.layout import ACCESS_READ, KIND_BUFFER, OWNER_CODE, Entry
+
+PATCH_SIZE = size_of(Patch)
+SLOT_SIZE = size_of(BindingSlot)
 
 _ANY = int(CommandCategory.ANY)
 _TRANSFER = int(CommandCategory.TRANSFER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jitree.codegen.primitives import below, load8, load32, load64, store32, store64
-from jitree.codegen.record import layout_of, place_of
+from jitree.codegen.record import layout_of, place_of, size_of
 from jitree.hal.checks import (
     binding_refusal,
     constants_refusal,
@@ -14,15 +14,15 @@ from jitree.hal.checks import (
 from jitree.hal.command_buffer import CommandCategory, DispatchFlags
 from jitree.hal.command_layout import (
     BINDING_ALIGNMENT,
-    ENTRY_POINT,
-    EXECUTABLE,
     KIND_DISPATCH,
     MAXIMUM_COUNT_Z,
     PUSHED_BINDINGS,
+    ExecutableRecord,
+    KernelEntry,
     pushed_slot,
 )
 from jitree.hal.enums import MAXIMUM_BINDINGS, MAXIMUM_SET_BINDINGS
-from jitree.hal.local.executor.records import KernelEntry, row_at
+from jitree.hal.local.executor.rows import row_at
 from jitree.hal.pipeline_layout import PipelineRecord
 from jitree.modules.hal.native.buffers import is_reachable, keeper, range_length
 from jitree.modules.hal.native.commands import (
@@ -34,8 +34,8 @@ from jitree.modules.hal.native.commands import (
     recording_of,
     use_slot,
 )
-from jitree.modules.hal.native.layout import CONSTANTS, PUSHED
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Recording, State
+from jitree.modules.hal.native.entries import State
+from jitree.modules.hal.native.layout import CONSTANTS, HandlePoolRecord, PushedRecord, Recording
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -45,10 +45,10 @@ from jitree.modules.hal.native.registers import (
     number,
     reference,
 )
-from jitree.regs.layout import KIND_BUFFER
+from jitree.regs.layout import KIND_BUFFER, Entry
 from jitree.vmfb.words import TAG_VALUE64
 
-ENTRY_POINT_SIZE = ENTRY_POINT.size
+ENTRY_POINT_SIZE = size_of(KernelEntry)
 DISPATCH = int(CommandCategory.DISPATCH)
 _ARGUMENT_FLAGS = int(
     DispatchFlags.CUSTOM_DIRECT_ARGUMENTS
@@ -56,10 +56,10 @@ _ARGUMENT_FLAGS = int(
     | DispatchFlags.STATIC_INDIRECT_ARGUMENTS
 )
 COUNT_MASK = 0xFFFFFFFF
-_NAMES = EXECUTABLE["names"]
-_PIPELINES = EXECUTABLE["pipelines"]
-_WORDS = layout_of(PipelineRecord).size
-_PUSHED_VALUES, _PUSHED_REFS = PUSHED["values"], PUSHED["refs"]
+_NAMES = layout_of(ExecutableRecord)["names"]
+_PIPELINES = layout_of(ExecutableRecord)["pipelines"]
+_WORDS = size_of(PipelineRecord)
+_PUSHED_VALUES, _PUSHED_REFS = layout_of(PushedRecord)["values"], layout_of(PushedRecord)["refs"]
 _MAXIMUM_BLOCKS_X = (1 << 31) - 1
 """The most blocks of a grid in x on a GPU; y is limited as z is."""
 _UNDERSCORE = ord("_")

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from jitree.codegen.primitives import apart, below, load64, store64, unlikely
-from jitree.codegen.record import place_of
-from jitree.modules.hal.native.layout import ACCOUNT_SIZE, ACCOUNTS, HANDLE_POOL, POOL_COUNT, STORAGE_POOLS
-from jitree.modules.hal.native.records import HandlePoolRecord, Recording, State
-from jitree.regs.access import Entry, Released, join, lost
+from jitree.codegen.record import layout_of, place_of
+from jitree.modules.hal.native.layout import (
+    ACCOUNT_SIZE,
+    ACCOUNTS,
+    POOL_COUNT,
+    STORAGE_POOLS,
+    HandlePoolRecord,
+    Recording,
+)
+from jitree.regs.access import join, lost
 from jitree.regs.layout import (
     ENTRY,
     KIND_FREE,
@@ -17,13 +23,22 @@ from jitree.regs.layout import (
     LIST_SLOT,
     OWNER_CODE,
     STATE,
+    Entry,
+    MachineState,
+    Released,
 )
 
 STATE_RELEASED = STATE["released"]
-HANDLE_POOL_RELEASED = HANDLE_POOL["released"]
+HANDLE_POOL_RELEASED = layout_of(HandlePoolRecord)["released"]
 STORAGE_TICK = ENTRY["parent"]
 _SLOT = LIST_SLOT.size
 _BITS = LIST_SLOT["bits"]
+
+
+class State(MachineState):
+    """A machine: what it has of its handle table."""
+
+    handle_pool: HandlePoolRecord
 
 
 def new_entry(state: State, handle_pool: HandlePoolRecord, kind: int) -> Entry:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from jitree.codegen.primitives import apart, call, load64, stack, store64, unlikely
-from jitree.codegen.record import atomic_store, place_of
+from jitree.codegen.record import atomic_store, place_of, size_of
 from jitree.hal.buffer import length_inside
 from jitree.hal.checks import are_apart, is_aligned, use_refusal
 from jitree.hal.command_buffer import CommandBufferMode
-from jitree.hal.command_layout import JOB, KIND_COPY, LIST
-from jitree.hal.local.executor.records import (
-    SHARE_SIZE,
-    Job,
-    List,
-    Log,
-    Share,
-    ThreadTeam,
-    next_row,
-)
+from jitree.hal.command_layout import KIND_COPY, BindingSlot, Job, List, Log, Patch, Share, ThreadTeam
+from jitree.hal.local.executor.rows import SHARE_SIZE, next_row
+from jitree.hal.local.queue_record import Queue
 from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length
+from jitree.modules.hal.native.entries import State
 from jitree.modules.hal.native.fences import can_signal, follows, promise
 from jitree.modules.hal.native.layout import (
     LARGEST_SCALE,
@@ -27,16 +21,8 @@ from jitree.modules.hal.native.layout import (
     RANDOM_SHIFT,
     ROWS,
     SHORT,
-)
-from jitree.modules.hal.native.records import (
-    PATCH_SIZE,
-    SLOT_SIZE,
-    BindingSlot,
     HandlePoolRecord,
-    Patch,
-    Queue,
     Recording,
-    State,
 )
 from jitree.modules.hal.native.registers import (
     DONE,
@@ -51,8 +37,11 @@ from jitree.modules.hal.native.registers import (
 from jitree.modules.hal.native.streams import submit
 from jitree.regs.layout import OWNER_CODE, PATIENT, PROMPT
 
-JOB_SIZE = JOB.size
-LIST_SIZE = LIST.size
+PATCH_SIZE = size_of(Patch)
+SLOT_SIZE = size_of(BindingSlot)
+
+JOB_SIZE = size_of(Job)
+LIST_SIZE = size_of(List)
 _ONE_SHOT = int(CommandBufferMode.ONE_SHOT)
 _INLINE = int(CommandBufferMode.ALLOW_INLINE_EXECUTION)
 MOST_OPERANDS = OPERANDS * LARGEST_SCALE
@@ -209,7 +198,7 @@ def run(
     if unlikely(operands > MOST_OPERANDS or rows > MOST_ROWS):
         return REFUSED
     job = Job(stack(JOB_SIZE))
-    threads = prepare(handle_pool, queue.team, Log(queue.log), job, table)
+    threads = prepare(handle_pool, queue.team, queue.log, job, table)
     if table.patch_count != 0:
         job.addresses = stack(24 * operands)
         job.lengths = job.addresses + 8 * operands
@@ -250,7 +239,7 @@ def run_transfer(state: State, handle_pool: HandlePoolRecord, queue: Queue, tabl
     if queue.stream:
         return submit(state, handle_pool, queue.stream, table, table.addresses, table.lengths)
     job = Job(stack(JOB_SIZE))
-    prepare(handle_pool, queue.team, Log(queue.log), job, table)
+    prepare(handle_pool, queue.team, queue.log, job, table)
     if handle_pool.execute == 0 or not is_short(state, handle_pool, queue, job):
         return REFUSED
     job.shares = Share(stack(2 * SHARE_SIZE))

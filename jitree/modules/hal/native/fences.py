@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import call_int, greater, unlikely
 from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, place_of
-from jitree.modules.hal.native.entries import new_entry
+from jitree.hal.local.queue_record import Queue
+from jitree.hal.stream_record import StreamRecord
+from jitree.modules.hal.native.entries import State, new_entry
 from jitree.modules.hal.native.held import has_launched_held
-from jitree.modules.hal.native.layout import PROMISED, REACHED
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State, StreamRecord
+from jitree.modules.hal.native.layout import PROMISED, REACHED, HandlePoolRecord
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -24,7 +25,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
-from jitree.regs.layout import OWNER_CODE, PATIENT
+from jitree.regs.layout import OWNER_CODE, PATIENT, Entry
 
 _DEFERRED = 17
 _NOT_READY = 600

@@ -12,16 +12,16 @@ from weakref import ref
 import numpy as np
 
 from jitree.base.finalizers import Borrowed
+from jitree.codegen.record import size_of, words_of
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, NEW_LIST, SWEEP, TAKE_OVER
-from jitree.modules.hal.native.layout import HANDLE_POOL, LARGEST_POOLED, PROMISED, STAGED
+from jitree.modules.hal.native.layout import LARGEST_POOLED, PROMISED, STAGED, HandlePoolRecord
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import (
-    ENTRY,
     KIND_BUFFER,
     KIND_FREE,
     KIND_LIST,
@@ -30,6 +30,7 @@ from jitree.regs.layout import (
     LIST_SLOT,
     OWNER_CODE,
     PLACE_SHIFT,
+    Entry,
 )
 from jitree.regs.memory import address_of, local_memory
 
@@ -56,16 +57,8 @@ _KINDS: Final = (
     "device", "allocator", "buffer", "buffer_view", "fence", "command_buffer", "executable",
     "pipeline_layout",
 )  # fmt: skip
-
-_COUNT, _ADDRESS, _LENGTH, _ACCESS, _USAGE, _ELEMENT_TYPE, _ENCODING, _RANK, _OWNER, _PARENT, _LINK = (
-    ENTRY.word(field)
-    for field in ("count", "address", "length", "access", "usage", "element_type", "encoding", "rank",
-                  "owner", "parent", "link")
-)  # fmt: skip
-_BLANK, _DEAD, _LIVE, _RELEASED, _EXECUTE, _LISTS = (
-    HANDLE_POOL.word(field) for field in ("blank", "dead", "live", "released", "execute", "lists")
-)
-_FAILURE: Final = HANDLE_POOL.word("failure")
+_ENTRY: Final = words_of(Entry)
+_HANDLE_POOL: Final = words_of(HandlePoolRecord)
 
 _TYPE_MASK: Final = (1 << PLACE_SHIFT) - 1
 
@@ -73,7 +66,7 @@ _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
 
 class HandlePool:
-    """The HANDLE_POOL record of a table; implements :class:`~jitree.regs.object_pool.ObjectPool`.
+    """The HandlePoolRecord record of a table; implements :class:`~jitree.regs.object_pool.ObjectPool`.
 
     Used by the thread that holds the context.
     """
@@ -82,7 +75,7 @@ class HandlePool:
         """``device``: whose allocator fills the pools of memory; None = fast paths allocate nothing."""
         self._table: HandleTable = table
         self._code = code
-        self._words = array("q", bytes(HANDLE_POOL.size))
+        self._words = array("q", bytes(size_of(HandlePoolRecord)))
         self.record: int = self._words.buffer_info()[0]
         self.sweep: int = code.addresses[SWEEP]
         self.new_list: int = code.addresses[NEW_LIST]
@@ -133,13 +126,13 @@ class HandlePool:
                 )
 
     def _set(self, field: str, value: int) -> None:
-        self._words[HANDLE_POOL.word(field)] = value
+        self._words[getattr(_HANDLE_POOL, field)] = value
 
     @property
     def live_count(self) -> int:
         """As :attr:`ObjectPool.live_count`."""
         self.settle()
-        return self._words[_LIVE]
+        return self._words[_HANDLE_POOL.live]
 
     @property
     def promised(self) -> int:
@@ -149,17 +142,17 @@ class HandlePool:
     def withdraw(self) -> None:
         """As :meth:`ObjectPool.withdraw`."""
         self.settle()
-        while self._words[_BLANK]:
-            address = self._words[_BLANK]
-            self._words[_BLANK] = self._following(address)
+        while self._words[_HANDLE_POOL.blank]:
+            address = self._words[_HANDLE_POOL.blank]
+            self._words[_HANDLE_POOL.blank] = self._following(address)
             self._table.unreserve(address)
             self._promised -= 1
         self._withdraw_lists()
 
     def _withdraw_lists(self) -> None:
-        while self._words[_LISTS]:
-            address = self._words[_LISTS]
-            self._words[_LISTS] = self._following(address)
+        while self._words[_HANDLE_POOL.lists]:
+            address = self._words[_HANDLE_POOL.lists]
+            self._words[_HANDLE_POOL.lists] = self._following(address)
             del self._slots[self._table.extent(address)[0]]
             self._table.unreserve(address)
             self._promised -= 1
@@ -170,23 +163,23 @@ class HandlePool:
         """Refills what is empty, and tells whether anything was: a fast path gave up, for whatever reason.
         One blank entry is too few: a buffer with its view takes two, and gives the first back."""
         words = self._words
-        last = words[_BLANK]
+        last = words[_HANDLE_POOL.blank]
         has_few = not (last and self._following(last))
-        lacks = has_few or not words[_EXECUTE]
+        lacks = has_few or not words[_HANDLE_POOL.execute]
         if has_few and self._table.room >= 2 * _BLANK_BATCH:
             blank = self._table.reserve(_BLANK_BATCH)
             self._table.write(blank, {"owner": OWNER_CODE, "link": np.append(blank[1:], last)})
-            words[_BLANK] = int(blank[0])
+            words[_HANDLE_POOL.blank] = int(blank[0])
             self._promised += _BLANK_BATCH
         has_room = self._arenas.supply()
-        if not words[_EXECUTE]:
+        if not words[_HANDLE_POOL.execute]:
             native = executor.native_executor()
             if native is not None:
                 self._used.append(native)
                 self._set("execute", native.execute_address)
                 self._set("estimate", native.estimate_address)
                 self._set("clock", native.clock_address)
-        return has_room or (lacks and bool(words[_BLANK] and words[_EXECUTE]))
+        return has_room or (lacks and bool(words[_HANDLE_POOL.blank] and words[_HANDLE_POOL.execute]))
 
     def supply_lists(self) -> bool:
         """See :meth:`ObjectPool.supply_lists`. Where memory or objects are limited Python makes each."""
@@ -194,8 +187,8 @@ class HandlePool:
         bounds = table.bounds
         if bounds.objects is not None or bounds.limited_charge is not None:
             return False
-        if words[_LISTS] or table.room < _LIST_BATCH:
-            return bool(words[_LISTS])
+        if words[_HANDLE_POOL.lists] or table.room < _LIST_BATCH:
+            return bool(words[_HANDLE_POOL.lists])
         for handle in table.reserve(_LIST_BATCH).tolist():
             slots = array("q", bytes(LIST_CAPACITY * LIST_SLOT.size))
             address = slots.buffer_info()[0]
@@ -203,8 +196,8 @@ class HandlePool:
             table.set_extent(handle, address, 0)
             table.set_word(handle, "rank", LIST_CAPACITY)
             table.set_word(handle, "owner", OWNER_CODE)
-            table.set_word(handle, "link", words[_LISTS])
-            words[_LISTS] = handle
+            table.set_word(handle, "link", words[_HANDLE_POOL.lists])
+            words[_HANDLE_POOL.lists] = handle
             self._promised += 1
         return True
 
@@ -254,7 +247,7 @@ class HandlePool:
     def supply_local_memory(self, size: int, threads: int) -> None:
         """Local memory for a list that needs ``size`` bytes for each of the threads that run it."""
         total = (size + _ALIGNMENT - 1 & -_ALIGNMENT) * threads
-        if total > self._words[HANDLE_POOL.word("local_size")] and not self._words[HANDLE_POOL.word("busy")]:
+        if total > self._words[_HANDLE_POOL.local_size] and not self._words[_HANDLE_POOL.busy]:
             self._local = local_memory(total)
             self._set("local_memory", address_of(self._local))
             self._set("local_size", total)
@@ -262,17 +255,17 @@ class HandlePool:
     def take_failure(self) -> Failure | None:
         """How the last execution by machine code failed, given once."""
         words = self._words
-        if not words[_FAILURE]:
+        if not words[_HANDLE_POOL.failure]:
             return None
         from jitree.hal.local.failure import Failure
 
-        failure = Failure(*words[_FAILURE : _FAILURE + len(Failure._fields)])
-        words[_FAILURE] = 0
+        failure = Failure(*words[_HANDLE_POOL.failure : _HANDLE_POOL.failure + len(Failure._fields)])
+        words[_HANDLE_POOL.failure] = 0
         return failure
 
     def _following(self, blank: int) -> int:
         """The blank entry after one; 0 after the last."""
-        return self._table.i64[((blank - self._table.base) >> 3) + _LINK]
+        return self._table.i64[((blank - self._table.base) >> 3) + _ENTRY.link]
 
     def _take_back(self) -> None:
         """Frees what Python has dropped, too."""
@@ -304,32 +297,32 @@ class HandlePool:
     def free(self, address: int) -> None:
         """See :meth:`ObjectPool.free`."""
         self._free(self.record, address)
-        if self._words[_RELEASED]:
+        if self._words[_HANDLE_POOL.released]:
             self._free_released()
 
     def drop(self, address: int) -> None:
         """See :meth:`ObjectPool.drop`. Machine code frees it when a pool is empty."""
-        self._table.i64[((address - self._table.base) >> 3) + _LINK] = self._words[_DEAD]
-        self._words[_DEAD] = address
+        self._table.i64[((address - self._table.base) >> 3) + _ENTRY.link] = self._words[_HANDLE_POOL.dead]
+        self._words[_HANDLE_POOL.dead] = address
 
     def drop_all(self, addresses: npt.NDArray[np.int64]) -> None:
         """See :meth:`ObjectPool.drop_all`."""
-        self._table.write(addresses, {"link": np.append(addresses[1:], self._words[_DEAD])})
-        self._words[_DEAD] = int(addresses[0])
+        self._table.write(addresses, {"link": np.append(addresses[1:], self._words[_HANDLE_POOL.dead])})
+        self._words[_HANDLE_POOL.dead] = int(addresses[0])
 
     def settle(self) -> None:
         """Frees what was dropped."""
-        if self._words[_DEAD]:
+        if self._words[_HANDLE_POOL.dead]:
             self.free(0)
 
     def _free_released(self) -> None:
         """Frees Python's entries that machine code dropped outside of a call."""
         table, words = self._table, self._words
-        while words[_RELEASED]:
-            address = words[_RELEASED]
+        while words[_HANDLE_POOL.released]:
+            address = words[_HANDLE_POOL.released]
             word = (address - table.base) >> 3
-            words[_RELEASED] = table.i64[word + _LINK]
-            table.i32[2 * word + _COUNT] = 1
+            words[_HANDLE_POOL.released] = table.i64[word + _ENTRY.link]
+            table.i32[2 * word + _ENTRY.count] = 1
             table.release(address)
 
     def make(self, table: HandleTable, address: int) -> object:
@@ -342,7 +335,7 @@ class HandlePool:
             return self._make_list(table, address)
         if kind == self._kinds["command_buffer"]:
             return self._make_command_buffer(table, address)
-        parent = table.i64[word + _PARENT]
+        parent = table.i64[word + _ENTRY.parent]
         obj = self._makers[kind](self, word)
         self._hand_over(table, address, obj, table.adopt)
         if parent:
@@ -357,8 +350,8 @@ class HandlePool:
         try:
             take(address, obj)
         finally:
-            if table.i32[((address - table.base) >> 2) + _OWNER] != OWNER_CODE:
-                self._words[_LIVE] -= 1
+            if table.i32[((address - table.base) >> 2) + _ENTRY.owner] != OWNER_CODE:
+                self._words[_HANDLE_POOL.live] -= 1
                 self._promised -= 1
 
     def allocation_of(self, storage: int, memory_type: int, usage: int) -> Allocation:
@@ -371,7 +364,7 @@ class HandlePool:
             word = (storage - table.base) >> 3
             table.retain(storage)
             allocation = self._storage.allocator.allocation_over(
-                self._storage.block(storage), table.i64[word + _LENGTH], memory_type, usage,
+                self._storage.block(storage), table.i64[word + _ENTRY.length], memory_type, usage,
                 partial(table.deferred.append, (storage,)),
             )  # fmt: skip
             self._allocations[storage] = ref(allocation)
@@ -379,8 +372,8 @@ class HandlePool:
 
     def _make_buffer(self, word: int) -> Buffer:
         table = self._table
-        parent = table.i64[word + _PARENT]
-        start, length = table.i64[word + _ADDRESS], table.i64[word + _LENGTH]
+        parent = table.i64[word + _ENTRY.parent]
+        start, length = table.i64[word + _ENTRY.address], table.i64[word + _ENTRY.length]
         if not parent:
             return self._make_lent(word, start, length)
         above = (parent - table.base) >> 3
@@ -388,9 +381,9 @@ class HandlePool:
             source = table.object(parent)
             whole = source.buffer if isinstance(source, BufferView) else cast(Buffer, source)
             return whole.subspan(start - whole.published_address, length)
-        memory_type = table.i32[2 * word + _ACCESS] & _TYPE_MASK
-        allocation = self.allocation_of(parent, memory_type, table.i32[2 * word + _USAGE])
-        return Buffer(allocation, start - table.i64[above + _ADDRESS], length)
+        memory_type = table.i32[2 * word + _ENTRY.access] & _TYPE_MASK
+        allocation = self.allocation_of(parent, memory_type, table.i32[2 * word + _ENTRY.usage])
+        return Buffer(allocation, start - table.i64[above + _ENTRY.address], length)
 
     def _make_lent(self, word: int, address: int, length: int) -> Buffer:
         """Memory of another library; the call that it was lent for has told of its owner."""
@@ -405,7 +398,10 @@ class HandlePool:
         table = self._table
         word = (handle - table.base) >> 3
         if table.i32[2 * word] == KIND_STORAGE:
-            memory_type, usage = table.i32[2 * word + _ELEMENT_TYPE], table.i32[2 * word + _ENCODING]
+            memory_type, usage = (
+                table.i32[2 * word + _ENTRY.element_type],
+                table.i32[2 * word + _ENTRY.encoding],
+            )
             return self.allocation_of(handle, memory_type, usage)
         obj = table.object(handle)
         if isinstance(obj, BufferView):
@@ -413,18 +409,18 @@ class HandlePool:
         return obj.allocation if isinstance(obj, Buffer) else obj
 
     def _make_memory(self, word: int) -> VmBuffer:
-        source = cast(Buffer, self._table.object(self._table.i64[word + _PARENT]))
+        source = cast(Buffer, self._table.object(self._table.i64[word + _ENTRY.parent]))
         return VmBuffer.alias(source.host_array())
 
     def _make_view(self, word: int) -> BufferView:
         table = self._table
-        rank = table.i32[2 * word + _RANK]
+        rank = table.i32[2 * word + _ENTRY.rank]
         shape = word + (table.extension >> 3)
         return BufferView(
-            cast(Buffer, table.object(table.i64[word + _PARENT])),
+            cast(Buffer, table.object(table.i64[word + _ENTRY.parent])),
             tuple(table.i64[shape : shape + rank]),
-            table.i32[2 * word + _ELEMENT_TYPE],
-            table.i32[2 * word + _ENCODING],
+            table.i32[2 * word + _ENTRY.element_type],
+            table.i32[2 * word + _ENTRY.encoding],
         )
 
     def _make_list(self, table: HandleTable, address: int) -> VmList:
@@ -433,8 +429,8 @@ class HandlePool:
         from jitree.regs.list import VmList
 
         word = (address - table.base) >> 3
-        element_type, length = table.i32[2 * word + _ELEMENT_TYPE], table.i64[word + _LENGTH]
-        slots = table.i64[word + _ADDRESS]
+        element_type, length = table.i32[2 * word + _ENTRY.element_type], table.i64[word + _ENTRY.length]
+        slots = table.i64[word + _ENTRY.address]
         made = VmList.over(self._slots[slots], element_type, length, table, address)
         self._hand_over(table, address, made, table.take_over)
         made.hold()
@@ -443,22 +439,22 @@ class HandlePool:
 
     def _make_fence(self, word: int) -> Fence:
         make = fence_class()
-        state, stream = self._table.i64[word + _LENGTH], self._stream
+        state, stream = self._table.i64[word + _ENTRY.length], self._stream
         if stream is None or self._device is None:
             return make(((semaphore_class()(state), 1),))
         if state != PROMISED:
             return make(((self._device.create_semaphore(state), 1),))
-        return make(((stream.promised(self._table.i64[word + _ADDRESS]), 1),))
+        return make(((stream.promised(self._table.i64[word + _ENTRY.address]), 1),))
 
     def _make_allocator(self, word: int) -> Allocator:
-        device = cast("Device", self._table.object(self._table.i64[word + _PARENT]))
+        device = cast("Device", self._table.object(self._table.i64[word + _ENTRY.parent]))
         return device.device_allocator
 
     def _make_command_buffer(self, table: HandleTable, address: int) -> CommandBuffer:
         """The recording's handles are dropped when it is no more machine code's."""
         from jitree.modules.hal.native.recordings import kept_handles, restore  # for what goes on in Python
 
-        recording = table.i64[((address - table.base) >> 3) + _ADDRESS]
+        recording = table.i64[((address - table.base) >> 3) + _ENTRY.address]
         handles = kept_handles(recording)
         commands = restore(recording, handles, table, self.memory_of, self._device)
         self._hand_over(table, address, commands, table.adopt)

@@ -11,15 +11,14 @@ from __future__ import annotations
 from jitree.codegen.primitives import below, load32, stack, store32, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.hal.checks import is_aligned, workgroups_refusal
-from jitree.hal.command_layout import BINDING_ALIGNMENT, KIND_DISPATCH
+from jitree.hal.command_layout import BINDING_ALIGNMENT, KIND_DISPATCH, Command, KernelEntry, List
 from jitree.hal.enums import MAXIMUM_BINDINGS, BufferUsage, MemoryAccess, MemoryType
-from jitree.hal.local.executor.records import COMMAND_SIZE, Command, KernelEntry, List
+from jitree.hal.local.executor.rows import COMMAND_SIZE
 from jitree.modules.hal.native.buffers import has_address, new_buffer, range_length
 from jitree.modules.hal.native.dispatches import COUNT_MASK, agrees, kernel_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, new_entry, release
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release
 from jitree.modules.hal.native.execution import LIST_SIZE, run_alone
-from jitree.modules.hal.native.layout import CONSTANTS, LARGEST_POOLED
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.layout import CONSTANTS, LARGEST_POOLED, HandlePoolRecord
 from jitree.modules.hal.native.registers import (
     DONE,
     REFUSED,
@@ -32,7 +31,7 @@ from jitree.modules.hal.native.registers import (
     reference,
 )
 from jitree.regs.access import retain
-from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, KIND_BUFFER, PLACE_SHIFT
+from jitree.regs.layout import ACCESS_READ, ACCESS_WRITE, KIND_BUFFER, PLACE_SHIFT, Entry
 from jitree.vmfb.words import TAG_VALUE64
 
 INLINE_MEMORY = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)

@@ -7,10 +7,10 @@ and waits. As nothing but uploads has been submitted since, the host can write t
 from __future__ import annotations
 
 from jitree.codegen.primitives import call, lesser
-from jitree.codegen.record import atomic_replace, atomic_store, place_of
+from jitree.codegen.record import atomic_replace, atomic_store, layout_of, place_of, size_of
 from jitree.hal.enums import MemoryType
+from jitree.hal.local.queue_record import Queue
 from jitree.hal.stream_record import (
-    KNOWN,
     MOST_KNOWN,
     MOST_KNOWN_BYTES,
     OWNED_BY_CODE,
@@ -18,11 +18,11 @@ from jitree.hal.stream_record import (
     KnownRecord,
     StreamRecord,
 )
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue
-from jitree.regs.layout import LINK_POOLED, OWNER_CODE
+from jitree.modules.hal.native.layout import HandlePoolRecord
+from jitree.regs.layout import LINK_POOLED, OWNER_CODE, Entry
 
-_KNOWN_SIZE = KNOWN.size
-_BYTES = KNOWN["bytes"]
+_KNOWN_SIZE = size_of(KnownRecord)
+_BYTES = layout_of(KnownRecord)["bytes"]
 _HOST_VISIBLE = int(MemoryType.HOST_VISIBLE)
 
 

@@ -8,21 +8,21 @@ one, each after all before it: to change a graph takes as long, and the device w
 from __future__ import annotations
 
 from jitree.codegen.primitives import call_int, lesser, load64, quotient, store32, store64
-from jitree.codegen.record import layout_of, place_of
+from jitree.codegen.record import layout_of, place_of, size_of
 from jitree.hal.stream_record import (
-    KERNEL_NODE,
     ChainRecord,
     InstanceRecord,
+    KernelNode,
     LaunchRecord,
     ProgramRecord,
     StreamRecord,
 )
 
-CHAIN_SIZE = layout_of(ChainRecord).size
-LAUNCH_SIZE = layout_of(LaunchRecord).size
-INSTANCE_SIZE = layout_of(InstanceRecord).size
-NODE_SIZE = KERNEL_NODE.size
-_NODE_GRID = KERNEL_NODE["x"]
+CHAIN_SIZE = size_of(ChainRecord)
+LAUNCH_SIZE = size_of(LaunchRecord)
+INSTANCE_SIZE = size_of(InstanceRecord)
+NODE_SIZE = size_of(KernelNode)
+_NODE_GRID = layout_of(KernelNode)["x"]
 _GRID = layout_of(LaunchRecord)["x"]
 _MASK = 0xFFFFFFFF
 _PRIME = 0x01000193

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jitree.base.layout import Record
+from jitree.codegen.record import MemoryRecord, Repeated, layout_of, size_of
 from jitree.hal.command_layout import (
-    COMMAND,
-    COMMANDS,
-    LIST,
-    PATCH,
     PUSHED_BINDINGS,
     PUSHED_VALUES,
-    SLOT,
+    BindingSlot,
+    Command,
+    Commands,
+    List,
+    Patch,
 )
 from jitree.hal.enums import MemoryType
 from jitree.hal.heap import size_class
+
+if TYPE_CHECKING:
+    from jitree.codegen.record import i32, i64
+    from jitree.hal.command_layout import Functions
+    from jitree.hal.local.queue_record import Queue
+    from jitree.hal.stream_record import SequencesRecord
+    from jitree.regs.layout import Entry
+
+STAGED: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
+"""The type of memory through which bytes of the host come to a stream."""
 
 MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
 """Ticks, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""
@@ -41,62 +51,63 @@ def class_index(capacity: int) -> int:
 
 POOL_COUNT: Final = class_index(size_class(LARGEST_POOLED)) + 1
 
-HANDLE_POOL: Final = Record(
-    "handle_pool",
-    """
-    i64 blank             # list of entries without an object, by `link`
-    i64 extension         # bytes from an entry to its extension
-    i64 live              # objects of OWNER_CODE
-    i64 released          # entries of OWNER_PYTHON whose last reference an object of OWNER_CODE held
-    i64 dead              # entries of OWNER_CODE without references that are to be freed, by `link`
-    i64 lists             # list of entries with idle slots of a vm.list, by `link`
-    i64 device            # type numbers of references
-    i64 allocator
-    i64 buffer
-    i64 buffer_view
-    i64 fence
-    i64 command_buffer
-    i64 executable
-    i64 pipeline_layout
-    i64 queue             # QUEUE record of the device that the pools allocate for, 0 = none
-    i64 functions         # FUNCTIONS record
-    i64 execute           # of the command executor, 0 while there is none
-    i64 estimate
-    i64 clock
-    i64 spent             # ticks of the clock that fast paths have executed lists for since Python last did
-    i64 unmeasured        # lists to execute before one is measured again
-    i64 busy              # 1 while the local memory is in use
-    i64 local_memory      # address, for all threads together
-    i64 local_size        # bytes
-    i64 failure           # FAILED_* of an execution whose error Python has to raise, 0 = none
-    i64 failed_row
-    i64 failed_code
-    i64 failed_x
-    i64 failed_y
-    i64 failed_z
-    i64 programs          # address of the table of programs of ``queue``'s stream, 0 = none
-    i64 sequences         # address of the SequencesRecord of that table
-    i64 submitted         # number of the last submission to that stream by this table's fast paths
-    i64 arenas            # list of memory for command buffers, by their first word
-    i64 device_allocated  # bytes of buffers that fast paths allocated so far
-    i64 device_freed
-    i64 device_peak       # the most that was allocated and not freed
-    i64 host_allocated    # of memory that is the host's before it is the device's
-    i64 host_freed
-    i64 host_peak
-    i64 room              # bytes that fast paths may have allocated and not freed
-    i64 zeroed            # 1 where buffers are to be zero
-    """
-    f"i64*{2 * POOL_COUNT} pools",
-)
-"""What a handle table gives to fast paths: pools, and what they need of the context. STATE.handle_pool."""
 
-ACCOUNTS: Final = HANDLE_POOL["device_allocated"]
+class HandlePoolRecord(MemoryRecord):
+    """Gives machine code of imports the pools of a handle table.
+
+    All fields but type numbers are 0 until Python has filled them. STATE.handle_pool."""
+
+    blank: Entry  # list of entries without an object, by `link`
+    extension: i64  # bytes from an entry to its extension
+    live: i64  # objects of OWNER_CODE
+    released: Entry  # entries of OWNER_PYTHON whose last reference an object of OWNER_CODE held
+    dead: Entry  # entries of OWNER_CODE without references that are to be freed, by `link`
+    lists: Entry  # list of entries with idle slots of a vm.list, by `link`
+    device: i64  # type numbers of references
+    allocator: i64
+    buffer: i64
+    buffer_view: i64
+    fence: i64
+    command_buffer: i64
+    executable: i64
+    pipeline_layout: i64
+    queue: Queue  # Queue record of the device that the pools allocate for, 0 = none
+    functions: Functions  # Functions record
+    execute: i64  # of the command executor, 0 while there is none
+    estimate: i64
+    clock: i64
+    spent: i64  # ticks of the clock that fast paths have executed lists for since Python last did
+    unmeasured: i64  # lists to execute before one is measured again
+    busy: i64  # 1 while the local memory is in use
+    local_memory: i64  # address, for all threads together
+    local_size: i64  # bytes
+    failure: i64  # FAILED_* of an execution whose error Python has to raise, 0 = none
+    failed_row: i64
+    failed_code: i64
+    failed_x: i64
+    failed_y: i64
+    failed_z: i64
+    programs: i64  # address of the table of programs of ``queue``'s stream, 0 = none
+    sequences: SequencesRecord  # of that table
+    submitted: i64  # number of the last submission to that stream by this table's fast paths
+    arenas: Recording  # list of memory for command buffers, by their first word
+    device_allocated: i64  # bytes of buffers that fast paths allocated so far
+    device_freed: i64
+    device_peak: i64  # the most that was allocated and not freed
+    host_allocated: i64  # of memory that is the host's before it is the device's
+    host_freed: i64
+    host_peak: i64
+    room: i64  # bytes that fast paths may have allocated and not freed
+    zeroed: i64  # 1 where buffers are to be zero
+    pools: i64 = Repeated(2 * POOL_COUNT)
+
+
+ACCOUNTS: Final = layout_of(HandlePoolRecord)["device_allocated"]
 ACCOUNT_SIZE: Final = 24
 """Offset of the first account, bytes from it to the second; an account is a number of bytes allocated, one of
 bytes freed, and the peak."""
 
-STORAGE_POOLS: Final = HANDLE_POOL["pools"]
+STORAGE_POOLS: Final = layout_of(HandlePoolRecord)["pools"]
 """Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references. After
 them come those of pinned memory that a stream's device works on: `parent` of such a one is the tick that has
 to be done before the host may write to it."""
@@ -107,9 +118,6 @@ MAXIMUM_RANK: Final = 7
 REACHED: Final = 1
 PROMISED: Final = 2
 """States of a fence, as the length of its entry says them."""
-
-STAGED: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
-"""The type of memory through which bytes of the host come to a stream."""
 
 ROWS: Final = 64
 OPERANDS: Final = 256
@@ -124,40 +132,40 @@ LARGEST_SCALE: Final = 64
 SLOTS: Final = 512
 """Slots of a binding table that fast paths know."""
 
-RECORDING: Final = Record(
-    "recording",
-    "".join(f"i64 {field}\n" for field in COMMANDS.offsets)
-    + """\
-    i64 categories
-    i64 affinity
-    i64 capacity          # slots
-    i64 submitted         # 1 = a ONE_SHOT one has been
-    i64 constant_count
-    i64 data_count
-    i64 kept_count
-    i64 kept              # address of the handles that are kept
-    i64 scale             # it may hold so many times ROWS, OPERANDS, …
-    i64 pushed            # address of a PUSHED record
-    i64 pushed_bindings   # bits: which of its bindings have been pushed
-    i64 pushed_constants  # how many of its constants have; the others are 0
-    """,
-)
-"""A command buffer that machine code records: a COMMANDS record with what only recording needs. The LIST and
-its tables lie after it."""
-assert all(RECORDING[field] == COMMANDS[field] for field in COMMANDS.offsets)
+
+class Recording(Commands):
+    """Records a command buffer in machine code. The List and its tables lie after it."""
+
+    next: Recording
+    categories: i64
+    affinity: i64
+    capacity: i64  # slots
+    submitted: i64  # 1 = a ONE_SHOT one has been
+    constant_count: i64
+    data_count: i64
+    kept_count: i64
+    kept: i64  # address of the handles that are kept
+    scale: i64  # it may hold so many times ROWS, OPERANDS, …
+    pushed: i64  # address of a PushedRecord record
+    pushed_bindings: i64  # bits: which of its bindings have been pushed
+    pushed_constants: i64  # how many of its constants have; the others are 0
 
 
-PUSHED: Final = Record("pushed", f"i32*{PUSHED_VALUES} values\ni64*{PUSHED_BINDINGS} refs")
-"""What programs of ABI 0.2 to 0.4 have pushed, in registers: a dispatch takes it as it takes arguments. The
-command buffer keeps the buffers."""
+class PushedRecord(MemoryRecord):
+    """Holds what programs of ABI 0.2 to 0.4 have pushed, in registers.
+
+    A dispatch takes it as it takes arguments. The command buffer keeps the buffers."""
+
+    values: i32 = Repeated(PUSHED_VALUES)
+    refs: i64 = Repeated(PUSHED_BINDINGS)
 
 
 def sections(scale: int) -> dict[str, int]:
     """Bytes of what lies after a RECORDING, in order."""
     return {
-        "list": LIST.size, "rows": scale * ROWS * COMMAND.size, "addresses": scale * OPERANDS * 8,
+        "list": size_of(List), "rows": scale * ROWS * size_of(Command), "addresses": scale * OPERANDS * 8,
         "lengths": scale * OPERANDS * 8, "accesses": scale * OPERANDS * 8,
         "constants": scale * CONSTANTS * 4, "data": scale * DATA,
-        "patches": scale * PATCHES * PATCH.size, "slots": SLOTS * SLOT.size, "kept": scale * KEPT * 8,
-        "pushed": PUSHED.size,
+        "patches": scale * PATCHES * size_of(Patch), "slots": SLOTS * size_of(BindingSlot),
+        "kept": scale * KEPT * 8, "pushed": size_of(PushedRecord),
     }  # fmt: skip

@@ -10,22 +10,23 @@ import numpy as np
 
 from jitree.base.finalizers import Borrowed, Finalizer, uninterrupted, without_guards
 from jitree.base.records import NamedTuple
+from jitree.codegen.record import size_of, words_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.allocator import LendingAllocator
-from jitree.hal.command_layout import LIST
+from jitree.hal.command_layout import List
 from jitree.hal.heap import size_class
 from jitree.modules.hal.native.layout import (
     ACCOUNT_SIZE,
     ACCOUNTS,
-    HANDLE_POOL,
     LARGEST_SCALE,
     POOL_COUNT,
-    RECORDING,
     STORAGE_POOLS,
+    HandlePoolRecord,
+    Recording,
     class_index,
     sections,
 )
-from jitree.regs.layout import ENTRY, KIND_STORAGE, OWNER_CODE
+from jitree.regs.layout import KIND_STORAGE, OWNER_CODE, Entry
 from jitree.regs.memory import address_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from jitree.hal.allocator import Block
     from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
+
+_HANDLE_POOL: Final = words_of(HandlePoolRecord)
 
 _BATCH_BYTES: Final = 256 << 10
 _BATCH: Final = 16
@@ -48,18 +51,13 @@ doubles them."""
 _MOST_ARENA_BYTES: Final = 16 << 20
 """Programs that keep more command buffers have the others in Python."""
 _GROWTH: Final = 4
-
-_KIND, _ACCESS, _ADDRESS, _OWNER, _LINK, _PARENT = (
-    ENTRY.word(field) for field in ("kind", "access", "address", "owner", "link", "parent")
-)
+_ENTRY: Final = words_of(Entry)
 _NO_LIMIT: Final = 1 << 62
 _FIRST_ACCOUNT: Final = ACCOUNTS // 8
 _ACCOUNTS: Final = 2
 _ACCOUNT_WORDS: Final = ACCOUNT_SIZE // 8
 _FIRST_POOL: Final = STORAGE_POOLS // 8
-_SCALE, _NEXT, _LIST, _SLOTS, _KEPT, _PUSHED = (
-    RECORDING.word(field) for field in ("scale", "next", "list", "slots", "kept", "pushed")
-)
+_RECORDING: Final = words_of(Recording)
 
 
 class StoragePool:
@@ -77,9 +75,9 @@ class StoragePool:
         self._batches: dict[int, int] = {}
         """Blocks to lend next, by place of the list."""
         self._queue = queue
-        words[HANDLE_POOL.word("queue")] = queue
-        words[HANDLE_POOL.word("room")] = _NO_LIMIT
-        words[HANDLE_POOL.word("zeroed")] = allocator.is_zeroed
+        words[_HANDLE_POOL.queue] = queue
+        words[_HANDLE_POOL.room] = _NO_LIMIT
+        words[_HANDLE_POOL.zeroed] = allocator.is_zeroed
         allocator.borrowers.add(self)
         self._ending = Finalizer(uninterrupted(partial(without_guards, partial(_forget, allocator, words))))
 
@@ -104,22 +102,22 @@ class StoragePool:
 
     def limit(self, room: int) -> None:
         """See :class:`~jitree.hal.allocator.Borrower`."""
-        self._words[HANDLE_POOL.word("room")] = room
+        self._words[_HANDLE_POOL.room] = room
 
     def stop(self) -> None:
         """Fast paths allocate no more: the device has another allocator now."""
-        self._words[HANDLE_POOL.word("queue")] = 0
+        self._words[_HANDLE_POOL.queue] = 0
 
     def resume(self) -> None:
         """See :class:`~jitree.hal.allocator.Borrower`."""
-        self._words[HANDLE_POOL.word("queue")] = self._queue
+        self._words[_HANDLE_POOL.queue] = self._queue
 
     def supply(self, size: int, memory_type: int) -> bool:
         """Lends blocks for a request, if there is none idle; whether it has."""
         capacity = size_class(size)
         is_pinned = self.allocator.is_pinned(memory_type)
         place = _FIRST_POOL + class_index(capacity) + (POOL_COUNT if is_pinned else 0)
-        if not self._words[HANDLE_POOL.word("queue")] or (self._words[place] and not is_pinned):
+        if not self._words[_HANDLE_POOL.queue] or (self._words[place] and not is_pinned):
             return False
         if self._words[place] and self.allocator.has_rested(self._table.i64[self._tick(place)]):
             return False
@@ -146,16 +144,16 @@ class StoragePool:
         table = self._table
         word = (handle - table.base) >> 3
         table.keep(handle, block[2])
-        table.i32[2 * word + _KIND] = KIND_STORAGE
-        table.i32[2 * word + _OWNER] = OWNER_CODE
-        table.i32[2 * word + _ACCESS] = place - _FIRST_POOL
-        table.i64[word + _ADDRESS] = block[0]
-        table.i64[word + _LINK] = self._words[place]
+        table.i32[2 * word + _ENTRY.kind] = KIND_STORAGE
+        table.i32[2 * word + _ENTRY.owner] = OWNER_CODE
+        table.i32[2 * word + _ENTRY.access] = place - _FIRST_POOL
+        table.i64[word + _ENTRY.address] = block[0]
+        table.i64[word + _ENTRY.link] = self._words[place]
         self._words[place] = handle
 
     def _tick(self, place: int) -> int:
         """The word of the tick of the first pinned storage of a list."""
-        return ((self._words[place] - self._table.base) >> 3) + _PARENT
+        return ((self._words[place] - self._table.base) >> 3) + _ENTRY.parent
 
     def block(self, handle: int) -> Block:
         """The block of a storage that is in use."""
@@ -167,7 +165,7 @@ class StoragePool:
         for place in range(_FIRST_POOL, _FIRST_POOL + 2 * POOL_COUNT):
             handle, self._words[place] = self._words[place], 0
             while handle:
-                following = table.i64[((handle - table.base) >> 3) + _LINK]
+                following = table.i64[((handle - table.base) >> 3) + _ENTRY.link]
                 block = self._blocks.pop(handle)
                 self._lent -= block[1]
                 table.unreserve(handle)
@@ -209,7 +207,7 @@ class ArenaPool:
 
     def __init__(self, words: array[int]) -> None:
         self._words = words
-        self._place = HANDLE_POOL.word("arenas")
+        self._place = _HANDLE_POOL.arenas
         self._scale = 1
         self._expected = _ARENAS
         self._blocks: dict[int, _Block] = {}
@@ -221,7 +219,7 @@ class ArenaPool:
         """Makes some if there is none left, and there is not too much; whether it has."""
         if self._words[self._place] or self._size >= _MOST_ARENA_BYTES:
             return False
-        size = RECORDING.size + sum(sections(self._scale).values())
+        size = size_of(Recording) + sum(sections(self._scale).values())
         wanted = max(self._expected, len(self._blocks)) // self._scale
         count = min(wanted, (_MOST_ARENA_BYTES - self._size) // size)
         words = np.empty((max(1, count), size // 8), np.int64)  # written before they are read
@@ -237,20 +235,20 @@ class ArenaPool:
     def enlarge(self, recording: int) -> None:
         """What was recorded at an address did not fit: from now on there is more room."""
         arena = self._blocks[recording].arena(recording)
-        if arena[_SCALE] != self._scale or self._scale == LARGEST_SCALE:
+        if arena[_RECORDING.scale] != self._scale or self._scale == LARGEST_SCALE:
             return
         self._scale *= _GROWTH
         idle, self._words[self._place] = self._words[self._place], 0
         while idle:
             arena = self._blocks.pop(idle).arena(idle)
             self._size -= arena.nbytes
-            idle = int(arena[_NEXT])
+            idle = int(arena[_RECORDING.next])
 
     def give_back(self, recording: int) -> None:
         """An arena that is free again. A smaller one than are made now is not used any more."""
         arena = self._blocks[recording].arena(recording)
-        if arena[_SCALE] == self._scale:
-            arena[_NEXT] = self._words[self._place]
+        if arena[_RECORDING.scale] == self._scale:
+            arena[_RECORDING.next] = self._words[self._place]
             self._words[self._place] = recording
         else:
             del self._blocks[recording]
@@ -261,8 +259,8 @@ class ArenaPool:
         words, head = block.words, _head(self._scale)
         addresses = block.address + words.strides[0] * np.arange(len(words))
         words[:, : head.shape[1]] = head[0] + head[1] * addresses[:, None]
-        words[:-1, _NEXT] = addresses[1:]
-        words[-1, _NEXT] = self._words[self._place]
+        words[:-1, _RECORDING.next] = addresses[1:]
+        words[-1, _RECORDING.next] = self._words[self._place]
         self._words[self._place] = block.address
         places: list[int] = addresses.tolist()
         return places
@@ -271,14 +269,14 @@ class ArenaPool:
 @cache
 def _head(scale: int) -> npt.NDArray[np.int64]:
     """How an arena begins: its words, and which of them count from its address on (1)."""
-    first = RECORDING.size // 8
-    head = np.zeros((2, first + LIST.size // 8), np.int64)
-    head[0, _SCALE] = scale
-    fields = {"list": _LIST, "slots": _SLOTS, "kept": _KEPT, "pushed": _PUSHED} | {
-        field: first + LIST.word(field)
+    first = size_of(Recording) // 8
+    head = np.zeros((2, first + size_of(List) // 8), np.int64)
+    head[0, _RECORDING.scale] = scale
+    fields = {name: getattr(_RECORDING, name) for name in ("list", "slots", "kept", "pushed")} | {
+        field: first + getattr(words_of(List), field)
         for field in ("rows", "addresses", "lengths", "accesses", "constants", "data", "patches")
     }
-    position = RECORDING.size
+    position = size_of(Recording)
     for name, size in sections(scale).items():
         head[:, fields[name]] = position, 1
         position += size

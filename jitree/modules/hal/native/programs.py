@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from jitree.codegen.record import layout_of
+from jitree.codegen.record import size_of, words_of
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_DISPATCH
 from jitree.hal.command_list import ListCommandBuffer
@@ -13,19 +13,20 @@ from jitree.hal.enums import MemoryType
 from jitree.hal.stream_record import BUCKETS, MOST_HELD, MOST_WANTED, SequencesRecord, StreamGraphs
 from jitree.modules.hal.native.held import sequence_hash
 from jitree.modules.hal.native.launches import mixed
-from jitree.modules.hal.native.layout import HANDLE_POOL
+from jitree.modules.hal.native.layout import HandlePoolRecord
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer, Reference
     from jitree.hal.device import Device
     from jitree.hal.stream_record import SharedStream
 
+_HANDLE_POOL: Final = words_of(HandlePoolRecord)
+
 _MOST: Final = 256
 """Programs; with one more all are forgotten."""
 _MOST_SEQUENCES: Final = 64
 """Sequences of lists with a graph. Once there are so many, others are launched list by list."""
-_SEQUENCES: Final = layout_of(SequencesRecord)
-_MISSED, _WANTED_COUNT = _SEQUENCES.word("missed"), _SEQUENCES.word("wanted_count")
+_SEQUENCES: Final = words_of(SequencesRecord)
 _WANTED_WORDS: Final = 1 + MOST_HELD
 _DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 _PATTERN: Final = 4
@@ -50,7 +51,7 @@ class ProgramTable:
     """Programs of one handle pool. They keep the executables that they launch."""
 
     def __init__(self, stream: SharedStream, words: array[int]) -> None:
-        """``words``: of the HANDLE_POOL record."""
+        """``words``: of the HandlePoolRecord record."""
         self._stream = stream
         self._buckets = array("q", bytes(8 * BUCKETS))
         self._programs: dict[bytes, tuple[array[int], array[int], StreamGraphs] | None] = {}
@@ -60,14 +61,14 @@ class ProgramTable:
         self._sequence_buckets = array("q", bytes(8 * BUCKETS))
         self._missed = array("q", bytes(8 * BUCKETS))
         self._wanted = array("q", bytes(8 * MOST_WANTED * _WANTED_WORDS))
-        self._record = array("q", bytes(_SEQUENCES.size))
+        self._record = array("q", bytes(size_of(SequencesRecord)))
         for name, part in (
             ("buckets", self._sequence_buckets), ("missed", self._missed), ("wanted", self._wanted)
         ):  # fmt: skip
-            self._record[_SEQUENCES.word(name)] = part.buffer_info()[0]
+            self._record[getattr(_SEQUENCES, name)] = part.buffer_info()[0]
         self._knows_transfers = False
-        words[HANDLE_POOL.word("programs")] = self._buckets.buffer_info()[0]
-        words[HANDLE_POOL.word("sequences")] = self._record.buffer_info()[0]
+        words[_HANDLE_POOL.programs] = self._buckets.buffer_info()[0]
+        words[_HANDLE_POOL.sequences] = self._record.buffer_info()[0]
 
     def learn(self, commands: CommandBuffer) -> None:
         """Fast paths find lists of this shape from now on, if that is possible."""
@@ -75,7 +76,7 @@ class ProgramTable:
             return
         with self._stream.lock:
             self._learn(commands)
-            if self._record[_WANTED_COUNT]:
+            if self._record[_SEQUENCES.wanted_count]:
                 self._learn_sequences()
 
     def _learn(self, commands: ListCommandBuffer) -> None:
@@ -98,7 +99,7 @@ class ProgramTable:
         """Makes the graphs that machine code wants. The stream is Python's, or those lists wait for it."""
         self._stream.take()
         known = {entry[0].buffer_info()[0]: entry for entry in self._programs.values() if entry is not None}
-        for number in range(self._record[_WANTED_COUNT]):
+        for number in range(self._record[_SEQUENCES.wanted_count]):
             first = number * _WANTED_WORDS
             members = self._wanted[first + 1 : first + 1 + self._wanted[first]]
             key = members.tobytes()
@@ -111,9 +112,9 @@ class ProgramTable:
             record = _record(self._sequence_buckets[bucket], hash_, len(members), members, graphs)
             self._sequences[key] = record, members, graphs
             self._sequence_buckets[bucket] = record.buffer_info()[0]
-        self._record[_WANTED_COUNT] = 0
+        self._record[_SEQUENCES.wanted_count] = 0
         if len(self._sequences) >= _MOST_SEQUENCES:
-            self._record[_MISSED] = 0
+            self._record[_SEQUENCES.missed] = 0
 
     def learn_transfers(self, device: Device) -> None:
         """Lists of one fill, copy or update. They are only made, so that there are graphs."""
@@ -135,8 +136,8 @@ class ProgramTable:
                 self._buckets[:] = array("q", bytes(8 * BUCKETS))
                 self._sequence_buckets[:] = array("q", bytes(8 * BUCKETS))
                 self._missed[:] = array("q", bytes(8 * BUCKETS))
-                self._record[_MISSED] = self._missed.buffer_info()[0]
-                self._record[_WANTED_COUNT] = 0
+                self._record[_SEQUENCES.missed] = self._missed.buffer_info()[0]
+                self._record[_SEQUENCES.wanted_count] = 0
                 kept = self._programs, self._sequences
                 self._programs, self._sequences = {}, {}
                 self._knows_transfers = False

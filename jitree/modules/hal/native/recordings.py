@@ -8,14 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final, cast
 
+from jitree.codegen.record import layout_of, size_of
 from jitree.hal.allocator import HostMemory
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.command_buffer import Reference
-from jitree.hal.command_layout import COMMAND, KIND_COPY, LIST, PATCH, PUSHED_BINDINGS, SLOT, pushed_slot
+from jitree.hal.command_layout import (
+    KIND_COPY,
+    PUSHED_BINDINGS,
+    BindingSlot,
+    Command,
+    List,
+    Patch,
+    pushed_slot,
+)
 from jitree.hal.command_list import CommandList, ListCommandBuffer
 from jitree.hal.local.command_buffer import LocalCommandBuffer
 from jitree.hal.pipeline_layout import Pushed, set_and_binding
-from jitree.modules.hal.native.layout import PUSHED, RECORDING
+from jitree.modules.hal.native.layout import PushedRecord, Recording
 
 if TYPE_CHECKING:
     from jitree.hal.device import Device
@@ -27,7 +36,7 @@ _RANGE: Final = Struct("=i4xqq")
 
 def kept_handles(recording: int) -> array[int]:
     """The handles that a recording keeps."""
-    fields = _fields(recording, RECORDING.offsets, RECORDING.size)
+    fields = _fields(recording, layout_of(Recording).offsets, size_of(Recording))
     return array("q", _bytes(fields["kept"], fields["kept_count"] * 8))
 
 
@@ -40,27 +49,27 @@ def restore(
 ) -> ListCommandBuffer:
     """The command buffer that has been recorded at an address so far. What it kept by ``handles``, it keeps;
     ``device``: of those that work on private memory. The recording stays as it is."""
-    fields = _fields(recording, RECORDING.offsets, RECORDING.size)
-    rows = _fields(fields["list"], LIST.offsets, LIST.size)
+    fields = _fields(recording, layout_of(Recording).offsets, size_of(Recording))
+    rows = _fields(fields["list"], layout_of(List).offsets, size_of(List))
     arguments = fields["modes"], fields["categories"], fields["affinity"], fields["capacity"]
     if fields["place"] and device is not None:
         commands = cast(ListCommandBuffer, device.create_command_buffer(*arguments))
     else:
         commands = LocalCommandBuffer(*arguments, table.bounds.limited_charge)
     into = commands.commands
-    into.rows.frombytes(_bytes(rows["rows"], rows["row_count"] * COMMAND.size))
+    into.rows.frombytes(_bytes(rows["rows"], rows["row_count"] * size_of(Command)))
     into.addresses.frombytes(_bytes(rows["addresses"], rows["operand_count"] * 8))
     into.lengths.frombytes(_bytes(rows["lengths"], rows["operand_count"] * 8))
     into.accesses.frombytes(_bytes(rows["accesses"], rows["operand_count"] * 8))
     into.constants.frombytes(_bytes(rows["constants"], fields["constant_count"] * 4))
     into.data += _bytes(rows["data"], fields["data_count"])
-    into.patches.frombytes(_bytes(rows["patches"], rows["patch_count"] * PATCH.size))
+    into.patches.frombytes(_bytes(rows["patches"], rows["patch_count"] * size_of(Patch)))
     into.most_local_memory = rows["local_memory"]
     for handle in handles:
         commands.keep_recorded(memory_of(handle))
     if fields["pushed_bindings"] or fields["pushed_constants"]:
         commands.pushed = _pushed(fields, table)
-    slots = array("i", _bytes(fields["slots"], fields["slot_count"] * SLOT.size))
+    slots = array("i", _bytes(fields["slots"], fields["slot_count"] * size_of(BindingSlot)))
     for slot in range(fields["slot_count"]):
         used, usage, access, _ = slots[4 * slot : 4 * slot + 4]
         if used:
@@ -79,11 +88,11 @@ def _pushed(fields: dict[str, int], table: HandleTable) -> Pushed:
     """What has been pushed into a RECORDING with these fields."""
     pushed, place = Pushed(HostMemory(table.bounds.limited_charge)), fields["pushed"]
     count = fields["pushed_constants"]
-    pushed.constants[:count] = array("i", _bytes(place + PUSHED["values"], 4 * count))
-    refs = array("q", _bytes(place + PUSHED["refs"], 8 * PUSHED_BINDINGS))
+    pushed.constants[:count] = array("i", _bytes(place + layout_of(PushedRecord)["values"], 4 * count))
+    refs = array("q", _bytes(place + layout_of(PushedRecord)["refs"], 8 * PUSHED_BINDINGS))
     for number in range(PUSHED_BINDINGS):
         if fields["pushed_bindings"] >> number & 1:
-            values = place + PUSHED["values"] + 4 * pushed_slot(number)
+            values = place + layout_of(PushedRecord)["values"] + 4 * pushed_slot(number)
             slot, offset, length = _RANGE.unpack(_bytes(values, _RANGE.size))
             buffer = cast(Buffer | None, table.object(refs[number]))
             pushed.bindings[set_and_binding(number)] = (slot, buffer, offset, length)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import load32, load64, store32, store64
 from jitree.codegen.record import place_of
-from jitree.modules.hal.native.entries import STATE_RELEASED, dropped, free_all
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, Queue, State
-from jitree.regs.layout import COMPILED_DONE
+from jitree.hal.local.queue_record import Queue
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, dropped, free_all
+from jitree.modules.hal.native.layout import HandlePoolRecord
+from jitree.regs.layout import COMPILED_DONE, Entry
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64
 
 DONE = COMPILED_DONE
@@ -107,7 +108,7 @@ def is_kind(entry: Entry, kind: int) -> bool:
 
 
 def queue_of(handle_pool: HandlePoolRecord, device: Entry) -> Queue:
-    """The QUEUE record of a device on which machine code may work, else 0. With a stream, only of the device
+    """The Queue record of a device on which machine code may work, else 0. With a stream, only of the device
     whose memory the pools have."""
     if not is_kind(device, handle_pool.device):
         return Queue(0)

@@ -17,9 +17,17 @@ from jitree.codegen.primitives import (
     stack,
     store64,
 )
-from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, layout_of, place_of
-from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_DISPATCH, KIND_FILL, KIND_UPDATE
-from jitree.hal.local.executor.records import Command, List, next_row
+from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, place_of, size_of
+from jitree.hal.command_layout import (
+    KIND_BARRIER,
+    KIND_COPY,
+    KIND_DISPATCH,
+    KIND_FILL,
+    KIND_UPDATE,
+    Command,
+    List,
+)
+from jitree.hal.local.executor.rows import next_row
 from jitree.hal.stream_record import (
     BUCKETS,
     LEGACY_STREAM,
@@ -27,12 +35,11 @@ from jitree.hal.stream_record import (
     OWNED_BY_PYTHON,
     SUBMITTING,
     ProgramRecord,
-    SequencesRecord,
     Shape,
     StreamRecord,
 )
 from jitree.modules.hal.native.buffers import take_storage
-from jitree.modules.hal.native.entries import STATE_RELEASED, release
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
 from jitree.modules.hal.native.held import (
     are_launches,
     asks_python,
@@ -44,11 +51,11 @@ from jitree.modules.hal.native.held import (
 )
 from jitree.modules.hal.native.known import forget, remember
 from jitree.modules.hal.native.launches import launch, launch_singly, mixed
-from jitree.modules.hal.native.layout import POOL_COUNT
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.layout import POOL_COUNT, HandlePoolRecord
 from jitree.modules.hal.native.registers import DONE, REFUSED
+from jitree.regs.layout import Entry
 
-SHAPE_SIZE = layout_of(Shape).size
+SHAPE_SIZE = size_of(Shape)
 _MASK = 0xFFFFFFFF
 
 
@@ -111,7 +118,7 @@ def enters(
     """Whether a list has entered the stream, or is held back, and is counted. Machine code is just submitting
     it; ``data`` is where the device finds the bytes of updates."""
     program = find(handle_pool, table)  # while the stream is Python's programs may go
-    sequences = SequencesRecord(handle_pool.sequences)
+    sequences = handle_pool.sequences
     if not program or asks_python(stream, sequences):
         return False
     if not is_room_for(stream, sequences, program):

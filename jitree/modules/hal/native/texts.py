@@ -48,7 +48,7 @@ def _find(module: str, name: str) -> IntegerFunction:
 
 def _entry(symbol: str, function: IntegerFunction, constants: Sequence[str]) -> str:
     """A fast path as bytecode calls it, ``i32 (state, values, refs, words)``. It refuses everything until the
-    table has a HANDLE_POOL record."""
+    table has a HandlePoolRecord record."""
     names = [f"i64 %a{number}" for number in range(4)]
     passed = ", ".join([*names, *(f"i64 {value}" for value in constants)])
     declared = ", ".join(["i64"] * (4 + len(constants)))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import call, stack, store8, store64
 from jitree.hal.checks import are_apart, fill_refusal, update_refusal
-from jitree.hal.command_layout import KIND_COPY, KIND_FILL, KIND_UPDATE
+from jitree.hal.command_layout import KIND_COPY, KIND_FILL, KIND_UPDATE, Command, List
 from jitree.hal.enums import BufferUsage, MemoryAccess
-from jitree.hal.local.executor.records import COMMAND_SIZE, Command, List
+from jitree.hal.local.executor.rows import COMMAND_SIZE
+from jitree.hal.local.queue_record import Queue
 from jitree.modules.hal.native.buffers import place_number, range_length
 from jitree.modules.hal.native.commands import allows, repeated
+from jitree.modules.hal.native.entries import State
 from jitree.modules.hal.native.execution import LIST_SIZE, run_transfer
 from jitree.modules.hal.native.fences import can_signal, follows, promise, tick_of
 from jitree.modules.hal.native.known import is_copied
-from jitree.modules.hal.native.records import HandlePoolRecord, Queue, State
+from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.modules.hal.native.registers import DONE, REFUSED, finish, is_kind, number, queue_of, reference
 from jitree.modules.hal.native.streams import submit_new
 from jitree.regs.layout import ACCESS_READ, KIND_BUFFER

@@ -6,9 +6,8 @@ from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of
 from jitree.hal.checks import tensor_refusal
 from jitree.modules.hal.native.buffers import has_address, range_length, range_of
-from jitree.modules.hal.native.entries import HANDLE_POOL_RELEASED, new_entry, release
-from jitree.modules.hal.native.layout import MAXIMUM_RANK
-from jitree.modules.hal.native.records import Entry, HandlePoolRecord, State
+from jitree.modules.hal.native.entries import HANDLE_POOL_RELEASED, State, new_entry, release
+from jitree.modules.hal.native.layout import MAXIMUM_RANK, HandlePoolRecord
 from jitree.modules.hal.native.registers import (
     REFUSED,
     argument_count,
@@ -21,7 +20,7 @@ from jitree.modules.hal.native.registers import (
     reference,
 )
 from jitree.regs.access import retain
-from jitree.regs.layout import KIND_BUFFER, OWNER_CODE
+from jitree.regs.layout import KIND_BUFFER, OWNER_CODE, Entry
 from jitree.types import ENCODING_DENSE
 
 _ACCESS = 8 * MAXIMUM_RANK

@@ -7,23 +7,37 @@ import struct
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from typing import Final
 
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
 from jitree.codegen.image.compile import host_target, target_machine
+from jitree.codegen.record import words_of
 from jitree.dispatch.native import packed, rows
 from jitree.dispatch.native.counting import METADATA, on_pointers
-from jitree.dispatch.native.packed import PackedState
 from jitree.dispatch.native.ssa import Value
-from jitree.regs.layout import PACKED, PACKED_LINE, PACKED_ROWS, SCRATCH, STATE
+from jitree.regs.layout import (
+    PACKED_LINE,
+    PACKED_ROWS,
+    SCRATCH,
+    STATE,
+    STATE_WORDS,
+    MachineState,
+    Packed,
+    Scratch,
+)
 from tests.dispatch.native.nests.harness import Bytes, Compiled, own_machine
 from tests.dispatch.native.nests.interpreter import interpret
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
 
-ROOM = PACKED.word("room")
-NEXT = PACKED.word("next")
+_SCRATCH: Final = words_of(Scratch)
+
+_PACKED: Final = words_of(Packed)
+
+ROOM = _PACKED.room
+NEXT = _PACKED.next
 
 
 class Copier:
@@ -39,9 +53,9 @@ class Copier:
         distance = self.copies.ctypes.data - start
         self.record = array("q", (start, size, distance, self.marks.ctypes.data, room, 0))
         self.scratch = array("q", bytes(SCRATCH.size))
-        self.scratch[SCRATCH.word("packed")] = self.record.buffer_info()[0]
+        self.scratch[_SCRATCH.packed] = self.record.buffer_info()[0]
         self.state = array("q", bytes(STATE.size))
-        self.state[STATE.word("scratch")] = self.scratch.buffer_info()[0]
+        self.state[STATE_WORDS.scratch] = self.scratch.buffer_info()[0]
         self.distance = distance
         machine = target_machine(host_target())
         declared: list[str] = []
@@ -149,9 +163,9 @@ def test_room_ends() -> None:
 
 def test_no_record() -> None:
     copier = Copier(1 << 14, 1 << 20)
-    copier.scratch[SCRATCH.word("packed")] = 0
+    copier.scratch[_SCRATCH.packed] = 0
     assert not any(copier.find(0, 64) for _ in range(4))
-    copier.state[STATE.word("scratch")] = 0
+    copier.state[STATE_WORDS.scratch] = 0
     assert not any(copier.find(0, 64) for _ in range(4))
 
 
@@ -162,7 +176,7 @@ def test_python_copies_the_same() -> None:
     for _ in range(1000):
         offset = PACKED_LINE * random.randrange(-4, 1 << 10)
         depth, blocks = random.choice((16, 64)), random.choice((1, 2))
-        state = PackedState(other.state.buffer_info()[0])
+        state = MachineState(other.state.buffer_info()[0])
         found = packed.packed(state, other.record[0] + offset, depth, blocks)
         assert copier.find(offset, depth, blocks) is bool(found)
         assert copier.record[ROOM] == other.record[ROOM]
