@@ -181,7 +181,8 @@ def refused(number: int, **operands: object) -> StatusError:
     """The error of a refusal."""
     _, status, *texts = refusals()[number]
     scope = {**vars(enums), **vars(command_layout), "type_text": type_text, **operands}
-    return status_error(StatusCode[status], *(eval(f"f{text!r}", scope) for text in texts))
+    codes = [compile(f"f{text!r}", "<row of refusals.tsv>", "eval") for text in texts]
+    return status_error(StatusCode[status], *[eval(code, scope) for code in codes])
 
 
 def require(refusal: int, **operands: object) -> None:

@@ -27,6 +27,7 @@ from jitree.codegen import image
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.fast.engine import attach_library
 from jitree.errors import ResourceExhaustedError, StatusError, UnimplementedError
+from jitree.hal.checks import refusals
 from jitree.hal.heap import GUARD, GuardedAllocator
 from jitree.hal.local.executor import RECIPE as EXECUTOR
 from jitree.loaders.environment import host_cpu_data
@@ -167,6 +168,7 @@ def prepare() -> BaseException | None:
         for recipe in (LOOP, CALLS, HAL, EXECUTOR, LOAD, SPANS, VMVX):
             image.wait(recipe)
         host_cpu_data()
+        refusals()
         os.environ.clear()
         _session("local-sync", NativeSandbox(Limits(), FUSED), None).close()
     except BaseException as error:

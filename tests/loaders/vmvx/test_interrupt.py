@@ -350,8 +350,11 @@ class _StrikeInPackage(_Strike):
     """Not in the event loop."""
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if f"{os.sep}jitree{os.sep}" in frame.f_code.co_filename:
-            super().__call__(frame, event, argument)
+        if f"{os.sep}jitree{os.sep}" not in frame.f_code.co_filename:
+            return
+        if event == "call" and frame.f_lineno != frame.f_code.co_firstlineno:
+            return  # no such place: what goes on where it has yielded is raised in, not in front of it
+        super().__call__(frame, event, argument)
 
 
 def test_what_machine_code_has_submitted_is_not_the_next_call_s() -> None:
