@@ -101,23 +101,26 @@ class Rest:
             uses = self._uses()
             use = ordered = AwaitedUse(lambda: uses, fence)
             begin = ordered.begin
-        with use:
-            try:
-                begin()
-                submitted, here.submitted = here.submitted, {}
-                yield
-                results = yield from self._invoker.drive(call, begun, submitted).__await__()
-            except BaseException as error:
-                self._fail(error, fence)
-                raise
+        is_given_up = False
         try:
+            with use:
+                try:
+                    begin()
+                    submitted, here.submitted = here.submitted, {}
+                    yield
+                    results = yield from self._invoker.drive(call, begun, submitted).__await__()
+                except BaseException as error:  # before the use fails the fence
+                    self._fail(error, fence)
+                    is_given_up = True
+                    raise
             WRITES[0] += self._rewrites
             made = unpacked(results, self._unpackers, self._devices, None)
             if fence is not None:
                 yield from await_work_async(self._invoker, begun, fence).__await__()
             return made
-        except BaseException as error:
-            self._fail(error, fence)
+        except BaseException as error:  # also an interrupt at the end of the use
+            if not is_given_up:
+                self._fail(error, fence)
             raise
 
     def when_reached(self, fence: Fence, results: Any, begun: int) -> Begun:
