@@ -24,6 +24,7 @@ from jitree.codegen.record import (
 )
 from jitree.errors import InternalError
 from jitree.hal.command_layout import Command, KernelEntry, LoggedEvent, Workgroup
+from jitree.regs.layout import Entry, FrameRecord
 
 if TYPE_CHECKING:
     from jitree.codegen.record import i32, i64, line, u8, u16, u32
@@ -196,4 +197,5 @@ def test_records_that_others_lay_out_are_as_long_as_theirs() -> None:
     """Of tables with rows of 64 bytes, and of what kernels and drivers are given."""
     assert size_of(Command) == layout_of(Command).packer().size == 64
     assert size_of(LoggedEvent) == layout_of(LoggedEvent).packer().size == 64
+    assert size_of(Entry) == size_of(FrameRecord) == 64
     assert size_of(KernelEntry) == size_of(Workgroup) == 48
