@@ -32,7 +32,7 @@ def looked(dispatch: ObservedDispatch) -> None:
 
 @contextmanager
 def observed(case: Case, device: str, tier: str, way: str) -> Iterator[Call]:
-    """A call of a session of its own that something looks at."""
+    """Calls a program in its own session while a reader looks."""
     with jitree.Session(device=device, tier=tier, check_finite=way == "finite") as session:
         call = own_call(case, session)
         for _ in range(_WARM):

@@ -77,7 +77,7 @@ class EventReader:
     """Reads events; those that it does not care for go by."""
 
     needs_python = True
-    """Whether Python has to make the calls that it reads; else machine code makes them as ever."""
+    """Whether Python has to make the calls that it reads. If not, machine code makes them as without one."""
 
     def submitted(self, work: Any) -> EventReader | None:
         """A device is given a transfer, a command buffer or a list, on this thread. Gives what reads the

@@ -16,8 +16,8 @@ in order, from which their places follow: integers, addresses of records, or a r
 is ``embedded``. A class of a class has the fields of that one first, and may state another class of records
 for them. As machine code an access is one instruction (:mod:`jitree.codegen.typed`).
 
-Making a class does nothing with its fields: every program makes dozens. They are laid out when somebody asks
-for their places, and become attributes with the first record.
+The fields of a class are not looked at when it is made, as every program makes dozens of classes. They are
+laid out when code asks for their places, and become attributes with the first record.
 
 ``atomic_add(team.finished, 1)``: numbers that several threads change. Loads, additions and replacements are
 in one order for all threads; a store comes after what its thread did before it. In Python they are ordinary

@@ -108,7 +108,7 @@ class CallRecorder(EventReader):
     """Records the calls of one session: which function, from which line of Python, from when to when; and the
     imports that Python makes for them.
 
-    Machine code makes calls as ever. Of a call that Python does not wait for each part is a call by itself.
+    Machine code makes the calls. If Python does not wait for a call, each of its parts counts as a call.
     """
 
     needs_python = False

@@ -44,9 +44,9 @@ OTHERS = {
 """Files that make other locks, and why these hold up no ending."""
 KINDS = ("RLock", "Lock", "allocate_lock", "Condition")
 TAKEN = {
-    "api/process/fork_client.py": "of one wait, which nobody else takes",
+    "api/process/fork_client.py": "of one wait; no other thread takes it",
     "dispatch/session_lock.py": "given back where an exception finds that the thread has it",
-    "hal/waiting.py": "of one wait, which nobody else takes",
+    "hal/waiting.py": "of one wait; no other thread takes it",
 }
 """Files that take locks by `acquire`, and why an interrupt after that keeps none."""
 EVENTS = ("cuda/channel.py", "cuda/context.py", "cuda/stream.py", "cuda/transfers.py")

@@ -2,8 +2,8 @@
 
 A launch costs the host more than all that a small list takes otherwise. The first list that comes while the
 device has nothing to do is launched at once. Those that follow are held back until their launches are many,
-or something waits or has to come after them. A sequence of lists that comes again is a program of its own:
-one graph for all of them. Until Python has made that they are launched one after the other.
+or until something waits or has to come after them. A sequence of lists that comes a second time gets a
+program, one graph for all its lists. Until Python has made it, the lists are launched one after the other.
 """
 
 from __future__ import annotations
