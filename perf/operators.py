@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from jitree.compiling.building import CompileOptions, compile_model
+from jitree.compiling.compiler import target_of
+from jitree.compiling.models import CompileOptions, compile_model
 from jitree.compiling.onnx_inputs import ChosenInputs
-from jitree.compiling.targets import target_of
 from jitree.errors import StatusError
 
 SECONDS = 120.0

@@ -1,11 +1,4 @@
-"""Files that are executed later: only their user can have written them.
-
-A folder is used when no other user can change what a path to it means: it and all folders above it belong to
-the user, to the administrator or to the owner of the root folder, and no other user can write in them (in a
-sticky folder above it, such as ``/tmp``, names stay their owner's). A file counts when it is a regular one of
-such an owner that no other user can write. Names are looked up in the open folder, never through a symbolic
-link, and new files are created and never opened, so it gains nothing to guess a name and be there first.
-"""
+"""Writes files that nobody sees until they are whole, and private folders."""
 
 from __future__ import annotations
 
@@ -16,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
-from jitree.errors import pass_interruption
+from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, pass_interruption
 
 _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
@@ -234,3 +227,70 @@ def _require_owner(status: os.stat_result, what: str) -> None:
             f"{what} belongs to user {status.st_uid}, so what is in it cannot be trusted: name a folder of "
             f"user {os.geteuid()}",
         )
+
+
+_SPECIAL: Final = (
+    (stat.S_ISDIR, "a folder; name a file in it"),
+    (stat.S_ISCHR, "a device, and would be a file from then on; name a file"),
+    (stat.S_ISBLK, "a device, and would be a file from then on; name a file"),
+    (stat.S_ISFIFO, "a pipe, and would be a file from then on; name a file"),
+    (stat.S_ISSOCK, "a socket, and would be a file from then on; name a file"),
+)
+
+
+@contextlib.contextmanager
+def written(path: str) -> Iterator[str]:
+    """A new, empty file beside the path, which takes its place when all has gone well; one that is there
+    stays until then. UNAVAILABLE where it cannot be written, INVALID_ARGUMENT for what is there and is no
+    file, before anything else is done."""
+    try:
+        place = os.path.abspath(path)  # whatever becomes of the folder that names begin with
+        temporary = f"{place}.{unique()}"
+        refuse_special(path)
+        open(temporary, "xb").close()  # never through a link that has this name
+    except OSError as error:
+        pass_interruption(error)
+        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+    except StatusError:
+        raise
+    except ValueError as error:  # a name with a zero in it
+        pass_interruption(error)
+        raise InvalidArgumentError(f"cannot write '{path}': {error}") from None
+    try:
+        yield temporary
+        put_in_place(temporary, place)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def write_file(path: str, data: bytes) -> None:
+    """A file with these bytes. UNAVAILABLE where it cannot be written, INVALID_ARGUMENT for what is there and
+    is no file."""
+    with written(path) as temporary:
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+        except OSError as error:
+            pass_interruption(error)
+            raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+
+
+def put_in_place(temporary: str, path: str) -> None:
+    """Puts a file into its place. UNAVAILABLE where that is not possible any more."""
+    try:
+        os.replace(temporary, path)
+    except OSError as error:
+        pass_interruption(error)
+        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+
+
+def refuse_special(path: str) -> None:
+    """INVALID_ARGUMENT for a folder, a device, a pipe or a socket: a file would take its place."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    for is_kind, text in _SPECIAL:
+        if is_kind(mode):
+            raise InvalidArgumentError(f"cannot write '{path}': it is {text}")

@@ -1,13 +1,84 @@
-"""The processor, as the operating system describes it."""
+"""Describes the processor, as the operating system or the processor itself says."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from jitree.errors import pass_interruption
+from jitree.base.memory import map_code
+from jitree.errors import StatusError, pass_interruption
+
+_FLAGS: Final = """
+    1.0.2     pni 0 ssse3 9 fma 12 cx16 13 sse4_1 19 sse4_2 20 movbe 22 popcnt 23 xsave 26 avx 28 f16c 29
+    7.0.1     bmi1 3 avx2 5 bmi2 8 avx512f 16 avx512dq 17 avx512ifma 21 avx512cd 28 avx512bw 30 avx512vl 31
+    7.0.2     avx512vbmi 1 avx512_vbmi2 6 avx512_vnni 11 avx512_bitalg 12 avx512_vpopcntdq 14
+    7.0.3     amx_bf16 22 avx512_fp16 23 amx_tile 24 amx_int8 25
+    7.1.0     avx512_bf16 5
+    2147483649.0.2  lahf_lm 0 abm 5 sse4a 6 xop 11 fma4 16
+"""
+"""A line for each word: leaf, part of it, register (EAX, EBX, ECX, EDX); names and their bits."""
+_SIGNATURE: Final = 1
+"""The leaf of family, model and stepping."""
+_EXTENDED: Final = 1 << 31
+"""The first of the leaves that are counted by themselves."""
+_KEEPS_STATE: Final = 27
+"""The bit of ECX of leaf 1 that says that the system keeps registers by XSAVE."""
+_STATES: Final = {"avx512": 0xE6, "amx": 0x60000, "": 6}
+"""By how a name begins: the registers that the system must keep."""
+_OF_VECTORS: Final = ("avx", "amx", "fma", "f16c", "xop")
+"""How names begin of what takes more registers than SSE."""
+
+# push rbx; mov r8, rdx; mov eax, edi; mov ecx, esi; cpuid
+# mov [r8], eax; mov [r8+4], ebx; mov [r8+8], ecx; mov [r8+12], edx; pop rbx; ret
+_CPUID: Final = "53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3"
+# xor ecx, ecx; xgetbv; ret
+_XGETBV: Final = "31c9 0f01d0 c3"
+_START: Final = 32
+"""Where the second function begins."""
+
+
+def ask_processor() -> bytes:
+    """Lines as of ``/proc/cpuinfo``: what tells the processor from others, and its flags. Empty where no
+    machine code may be made."""
+    code = bytes.fromhex(_CPUID).ljust(_START, b"\xcc") + bytes.fromhex(_XGETBV)
+    try:
+        mapping = map_code(code)
+    except StatusError:
+        return b""
+    pointer = ctypes.POINTER(ctypes.c_uint32)
+    ask = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, pointer)(mapping.address)
+
+    def words(leaf: int, part: int) -> list[int]:
+        answer = (ctypes.c_uint32 * 4)()
+        ask(leaf & _EXTENDED, 0, answer)
+        if answer[0] < leaf:
+            return [0, 0, 0, 0]
+        ask(leaf, part, answer)
+        return list(answer)
+
+    model, _, features, _ = words(_SIGNATURE, 0)
+    kept = 0
+    if features >> _KEEPS_STATE & 1:
+        kept = ctypes.CFUNCTYPE(ctypes.c_uint32)(mapping.address + _START)()
+    flags = []
+    for line in _FLAGS.split("\n"):
+        place, *pairs = line.split() or [""]
+        for name, bit in zip(pairs[::2], pairs[1::2], strict=True):
+            leaf, part, register = map(int, place.split("."))
+            if words(leaf, part)[register] >> int(bit) & 1 and _is_kept(name, kept):
+                flags.append(name)
+    return f"model\t: {model:#x}\nflags\t: {' '.join(flags)}".encode()
+
+
+def _is_kept(name: str, kept: int) -> bool:
+    if not name.startswith(_OF_VECTORS):
+        return True
+    needed = next(state for start, state in _STATES.items() if name.startswith(start))
+    return kept & needed == needed
+
 
 _FILE: Final = "/proc/cpuinfo"
 MACHINES: Final = frozenset(("x86_64", "amd64", "aarch64", "arm64", "riscv64"))
@@ -59,9 +130,7 @@ def _asked() -> bytes:
     """What the processor itself says, where the system says nothing."""
     if os.uname().machine.lower() not in ("x86_64", "amd64"):
         return b""
-    from jitree.base import cpuid
-
-    return cpuid.description()
+    return ask_processor()
 
 
 @cache

@@ -198,7 +198,7 @@ def _unread(
     first, where = found.first, comparison.constant_place
     if first is None or first is not comparison.constants or where is None or first.ordinal is None:
         return None
-    from jitree.compare.constant_readers import is_unread
+    from jitree.compare.lone_dispatch import is_unread
 
     with one.open() as function:
         is_so = is_unread(function, inputs, first.ordinal, where[0], comparison.constant_changes)
@@ -210,7 +210,7 @@ def _name_reader(found: Difference, comparison: Comparison, one: ProgramSide, in
     first, where = found.first, comparison.constant_place
     if first is None or first is not comparison.constants or where is None or first.ordinal is None:
         return
-    from jitree.compare.constant_readers import first_reader
+    from jitree.compare.lone_dispatch import first_reader
 
     with one.open() as function:
         reader = first_reader(function, inputs, first.ordinal, *where)

@@ -25,8 +25,7 @@ from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
 from jitree.base.arguments import items
 from jitree.base.events import DISPATCH
-from jitree.compare.peers import Peer
-from jitree.compare.peers.callables import CallablePeer, TorchPeer, is_module
+from jitree.compare.peers import CallablePeer, Peer, TorchPeer, is_module
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, has_attribute, pass_interruption
 from jitree.hal.stepwise import DeviceStep
 from jitree.observe.export_names import TensorKind
@@ -111,11 +110,11 @@ def side_of(name: str, given: SideLike, function: str | None, options: Mapping[s
 
 def _peer_of(given: Any) -> Peer | None:
     """Models of other runtimes, which are not loaded for it."""
-    from jitree.compare.peers import onnx_models
+    from jitree.compare import peers
 
     if is_module(given):
         return TorchPeer(given)
-    return onnx_models.OnnxPeer(given) if onnx_models.is_onnx(given) else None
+    return peers.OnnxPeer(given) if peers.is_onnx(given) else None
 
 
 def function_of(module: Any, name: str | None) -> Function:

@@ -2,21 +2,358 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from operator import index
 from pathlib import Path
 from typing import Any, Final
 
-from jitree.base.private_files import unique
-from jitree.compiling.building import PREFIX, CompileOptions, compile_model, departure, module_name
-from jitree.compiling.checking import TOLERANCE
+from jitree.base.private_files import put_in_place, refuse_special, unique, written
+from jitree.base.records import NamedTuple
+from jitree.compiling.checking import TOLERANCE, WRONG, ModelCheck, check_model
+from jitree.compiling.onnx_files import NodePlace, can_expand, prepare, read_model
 from jitree.compiling.onnx_inputs import ChosenInputs
-from jitree.compiling.sources import name_of
-from jitree.compiling.targets import PORTABLE, target_of
-from jitree.errors import InvalidArgumentError, folded, memory_errors
+from jitree.compiling.programs import (
+    PORTABLE,
+    CompilerWork,
+    CompileTarget,
+    MessageLog,
+    compiler,
+    importer,
+    target_of,
+)
+from jitree.compiling.sources import ModelSource, name_of, opened
+from jitree.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    StatusError,
+    UnavailableError,
+    UnimplementedError,
+    folded,
+    memory_errors,
+    pass_interruption,
+)
+
+_ERROR: Final = re.compile(r"^(?P<place>[^\n]*?)\b(?:error|LLVM ERROR): (?P<text>[^\n]+)", re.MULTILINE)
+_OF_FLAGS: Final = re.compile(r"^iree-compile: (?P<place>)(?P<text>[^\n]+)", re.MULTILINE)
+"""What it says of its command line, before it begins."""
+_LOCATION: Final = re.compile(r'loc\([a-z(\[]*"((?:[^"\\]|\\.)*)".*?\)(?=: |$)')
+"""Of one node, or of the first of several."""
+_ESCAPED: Final = re.compile(rb"\\([0-9A-F]{2}|\\)")
+"""A byte of a name that MLIR does not print as it is."""
+_OPERATOR: Final = re.compile(r'"onnx\.(\w+)"')
+_OPERATION: Final = re.compile(r"'([a-z_]+\.[\w.]+)'")
+_LAST_WORDS: Final = 300
+"""Characters of a message that no row knows: what follows is the operation with all its types."""
+
+PREFIX: Final = "jitree-compile-"
+"""Of names of folders for a while."""
+_DEMOTE: Final = "--iree-input-demote-f64-to-f32"
+_DEMOTED: Final = "(--iree-input-demote-*-to-*) changed public function signatures"
+_COMPILER, _IMPORTER = "the compiler", "the importer"
+_CONVERT_ONLY: Final = ("--compile-to=input", "--emit-mlir-bytecode")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_NAME: Final = 100
+"""Characters that are taken from the name of a file."""
+_OF_THE_RUNTIME: Final = ("hal", "hal_inline", "hal_loader", "io_parameters", "vm", "vmvx")
+"""Modules that sessions have themselves, or that the compiler names."""
+_UNSIGNED: Final = re.compile(r"[x<]ui[0-9]+>")
+
+
+class _Row(NamedTuple):
+    pattern: re.Pattern[str]
+    reason: str
+    remedy: str
+
+
+class RefusedModel(NamedTuple):
+    operator: str
+    """Of ONNX, or an operation of MLIR; empty where the message tells of none."""
+    place: str
+    """Where it is in the model; empty where the message does not tell."""
+    reason: str
+    remedy: str
+    """What to change; empty where nothing is known."""
+
+    def __str__(self) -> str:
+        head = " ".join(part for part in (self.operator, self.place) if part)
+        text = f"{head}: {self.reason}" if head else self.reason
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+
+def explain(log: str, nodes: Mapping[str, NodePlace]) -> RefusedModel | None:
+    """The first error of a log; None where there is none. ``nodes``: what is known of a location's name."""
+    found = _ERROR.search(log) or _OF_FLAGS.search(log)
+    if found is None:
+        return None
+    text, named = found["text"], ""
+    place = found["place"].strip().removesuffix(":")
+    place = f"at {place}" if place not in ("", "<unknown>:0") else ""
+    location = _LOCATION.match(text)
+    if location is not None:
+        name = _unescaped(location[1])
+        text = text[location.end() :].lstrip(": ")
+        place = f"'{name}'"
+        if name in nodes:
+            place, named = f"{place} ({nodes[name].text})", nodes[name].operator
+    if not named:
+        operator = _OPERATOR.search(text) or _OPERATION.search(text)
+        named = operator[1] if operator else ""
+    for row in _rows():
+        known = row.pattern.search(text)
+        if known is not None:
+            values = {"operator": named, **known.groupdict()}
+            return RefusedModel(named, place, row.reason.format(**values), row.remedy.format(**values))
+    return RefusedModel(named, place, _cut(text), "")
+
+
+def _unescaped(name: str) -> str:
+    """As the file has it."""
+    data = _ESCAPED.sub(lambda found: _byte(found[1]), name.encode("utf-8", "surrogatepass"))
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _byte(escaped: bytes) -> bytes:
+    return escaped if escaped == b"\\" else bytes.fromhex(escaped.decode())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LAST_WORDS else text[:_LAST_WORDS] + " …"
+
+
+@cache
+def _rows() -> tuple[_Row, ...]:
+    lines = Path(__file__).with_name("explanations.tsv").read_text(encoding="utf-8").splitlines()
+    fields = (line.split("\t") for line in lines if not line.startswith("#"))
+    return tuple(_Row(re.compile(pattern), reason, remedy) for pattern, reason, remedy in fields)
+
+
+class CompileOptions(NamedTuple):
+    """How a model is compiled; :func:`jitree.compiling.models.compile` says what each means."""
+
+    target: CompileTarget
+    inputs: ChosenInputs
+    opset: int
+    seconds: float
+    compare: bool
+    flags: Sequence[str]
+    name: str = ""
+    """Of the module; empty: as the program says, or its file."""
+
+
+class CompiledModel(NamedTuple):
+    """A module that has been written, and what is known of it."""
+
+    declarations: tuple[str, ...]
+    """Of its functions."""
+    check: ModelCheck
+
+
+class _Program(NamedTuple):
+    """What the compiler takes."""
+
+    path: str
+    nodes: Mapping[str, NodePlace]
+    """Places of nodes in the model, by the names that they have in errors."""
+    reference: Any
+    """The model that results are compared with; None where there is none."""
+    signs: str = ""
+    """The declaration, if it has results that the conversion of the program takes the sign from."""
+
+
+class _Refused(Exception):
+    """A step has failed; its messages are in the log."""
+
+    def __init__(self, who: str, nodes: Mapping[str, NodePlace], status: int) -> None:
+        super().__init__(who, nodes)
+        self.who, self.nodes = who, nodes
+        self.ending = "fails" if status >= 0 else f"crashes ({signal.Signals(-status).name})"
+
+
+def departure(check: ModelCheck) -> str:
+    return f"'{check.about}' departs from onnxruntime's result by {check.error:.1e} of its largest value"
+
+
+def module_name(path: str) -> str:
+    """What the module in a file is called: two in one session need two names."""
+    name = re.sub(r"\W+", "_", os.path.basename(path).partition(".")[0], flags=re.ASCII)[:_LONGEST_NAME]
+    return name if _NAME.fullmatch(name) and name not in _OF_THE_RUNTIME else f"_{name}"
+
+
+def compile_model(
+    model: Any, output: str, options: CompileOptions, note: Callable[[str], None], log_stem: str = ""
+) -> CompiledModel:
+    """Writes the module of a model, whole or not at all. The messages of importer and compiler are in a file
+    beside it, or of the name ``log_stem``, which stays where they refuse the model."""
+    ends = time.monotonic() + options.seconds
+    _refuse_own_place(model, output)
+    said: set[str] = set()
+
+    def note_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            note(text)
+
+    if options.name and not _NAME.fullmatch(options.name):
+        raise InvalidArgumentError(
+            f"'{options.name}' cannot be the name of a module: it is to have letters, digits and _, and "
+            "to begin with no digit"
+        )
+    with (
+        written(output) as temporary,
+        logged(f"{log_stem or output}.log") as log,
+        tempfile.TemporaryDirectory(prefix=PREFIX) as folder,
+    ):
+        work = CompilerWork(folder, log, ends, note_once)
+        source = opened(model, options.inputs, folder)
+        reference = _built(source, options, module_name(output), temporary, work)
+        check = ModelCheck(None, "it was not asked for")
+        if options.compare:
+            check = ModelCheck(None, "the model is no ONNX file")
+            if reference is not None:
+                check = check_model(temporary, reference, options.target.device, work)
+        if check.error is not None and not check.error <= WRONG:
+            raise DataLossError(
+                f"'{source.name}': {departure(check)}; --check=false (check=False) keeps the module"
+            )
+        return CompiledModel(_declarations(temporary), check)
+
+
+def _refuse_own_place(model: Any, output: str) -> None:
+    """INVALID_ARGUMENT where the module would take the model's place."""
+    is_same = False
+    with contextlib.suppress(OSError, ValueError, TypeError):  # there is none, or it is no path
+        is_same = os.path.samefile(model, output)
+    if is_same:
+        raise InvalidArgumentError(f"'{output}' is the model itself; name another file for the module")
+
+
+def _built(source: ModelSource, options: CompileOptions, name: str, target: str, work: CompilerWork) -> Any:
+    """Writes the module, and returns the model to compare it with. Operators that are refused are expanded
+    into others, where ONNX says how. Where arguments or results are f64 it is compiled once more."""
+    expanded: list[str] = []
+    flags = [*options.flags]
+    while True:
+        try:
+            if not source.is_onnx:
+                program = _of_mlir(source, options, name, work)
+            else:
+                program = _of_onnx(source, options, name, expanded, work)
+            _compile(program, target, options.target.flags(flags), work)
+            if not _is_demoted(target, work.log) or any(flag.startswith(_DEMOTE) for flag in flags):
+                return program.reference
+            flags.append(f"{_DEMOTE}=false")
+        except _Refused as error:
+            reason = explain(work.log.text(), error.nodes)
+            if reason is None:
+                raise InternalError(
+                    f"{error.who} {error.ending} with '{source.name}' and gives no reason"
+                ) from None
+            if not source.is_onnx or reason.operator in expanded or not can_expand(reason.operator):
+                raise UnimplementedError(f"{error.who} refuses '{source.name}': {reason}") from None
+            work.note(f"{reason.operator} is expanded into other operators, since {error.who} refuses it")
+            expanded.append(reason.operator)
+            work.log.clear()
+
+
+def _compile(program: _Program, target: str, flags: Sequence[str], work: CompilerWork) -> None:
+    """Signs of results are put between the conversion of the program and all that comes after it."""
+    path = program.path
+    if program.signs:
+        lowered, path = work.path("lowered.mlirbc"), work.path("signed.mlirbc")
+        convert = [*compiler(), program.path, "-o", lowered, *flags, *_CONVERT_ONLY]
+        _run(_COMPILER, convert, program.nodes, work)
+        _run(_IMPORTER, [*importer("signs"), lowered, path, program.signs], program.nodes, work)
+    _run(_COMPILER, [*compiler(), path, "-o", target, *flags], program.nodes, work)
+
+
+def _run(who: str, command: Sequence[str], nodes: Mapping[str, NodePlace], work: CompilerWork) -> None:
+    status = work.run(who, command)
+    if status:
+        raise _Refused(who, nodes, status)
+
+
+def _is_demoted(path: str, log: MessageLog) -> bool:
+    """Whether f64 was computed as f32: the compiler does so by default, and warns where it has changed what
+    is declared."""
+    return _DEMOTED in log.text() or any("f64" in one for one in _declarations(path))
+
+
+def _of_onnx(
+    source: ModelSource, options: CompileOptions, name: str, expanded: Sequence[str], work: CompilerWork
+) -> _Program:
+    command = importer("onnx")
+    inputs = ChosenInputs({}, {}, {}) if source.is_shaped else options.inputs
+    prepared = prepare(read_model(source.path, source.name), inputs, options.opset, expanded, work)
+    path, program = work.path("prepared.onnx"), work.path("program.mlirbc")
+    Path(path).write_bytes(prepared.program.SerializeToString())
+    declaration = prepared.declaration
+    _run(_IMPORTER, [*command, path, program, options.name or name, declaration], prepared.nodes, work)
+    signs = declaration if _UNSIGNED.search(declaration.partition("->")[2]) else ""
+    return _Program(program, prepared.nodes, prepared.reference, signs)
+
+
+def _of_mlir(source: ModelSource, options: CompileOptions, name: str, work: CompilerWork) -> _Program:
+    """With a name, and names of JAX, where it has such, if this Python has the compiler's package."""
+    asked = {**options.inputs._asdict(), "an opset": options.opset}
+    for what, value in asked.items():
+        if value and not source.is_shaped:
+            raise InvalidArgumentError(f"'{source.name}': {what} can be chosen of ONNX files only")
+    program, log = work.path("program.mlirbc"), MessageLog(work.path("names.log"))
+    if options.name:
+        _run(_IMPORTER, [*importer("mlir"), source.path, program, options.name, name], {}, work)
+    else:
+        with contextlib.suppress(UnavailableError):
+            work.run(_IMPORTER, [*importer("mlir"), source.path, program, "", name], log)
+    return _Program(program if os.path.exists(program) else source.path, {}, None)
+
+
+def _declarations(path: str) -> tuple[str, ...]:
+    from jitree.api.program_files import inspect
+
+    try:
+        functions = inspect(path).functions.values()
+    except StatusError as error:
+        raise InvalidArgumentError(
+            "the compiler has written no module: look at the flags that it is given (--compiler-flag=); "
+            f"{error.message}"
+        ) from None
+    return tuple(dict.fromkeys(signature.declaration for signature in functions))
+
+
+@contextlib.contextmanager
+def logged(path: str) -> Iterator[MessageLog]:
+    """The messages of what runs, which are put there where that is refused or takes too long."""
+    try:
+        place = os.path.abspath(path)
+        log = MessageLog(f"{place}.{unique()}")
+    except OSError as error:
+        pass_interruption(error)
+        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+    try:
+        yield log
+    except (UnimplementedError, InternalError, DeadlineExceededError) as error:
+        try:
+            refuse_special(place)
+            put_in_place(log.path, place)
+        except StatusError as other:
+            error.with_context(f"its messages are lost: {other.message}")
+        else:
+            error.with_context(f"its messages are in '{path}'")
+        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(log.path)
+
 
 SECONDS: Final = 600.0
 """How long importer and compiler may take."""

@@ -32,7 +32,7 @@ from jitree.compiling.onnx_inputs import (
     tensors_of,
     type_name,
 )
-from jitree.compiling.processes import INSTALL, CompilerWork
+from jitree.compiling.programs import INSTALL, CompilerWork
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError, pass_interruption
 
 _PADDING: Final[dict[str, Any]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}

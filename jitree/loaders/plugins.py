@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jitree import errors
-from jitree.base.c_allocator import allocator_address
+from jitree.base.callbacks import allocator_address
 from jitree.base.finalizers import Finalizer, uninterrupted
 from jitree.base.records import Protocol
 from jitree.errors import attribute_of

@@ -3,8 +3,7 @@
 They come from archives or from Python.
 """
 
-from jitree.params.entry import ParameterEntry, Splat, TensorType, splat_entry
-from jitree.params.files import Access, Mode
+from jitree.params.entry import Access, Mode, ParameterEntry, Splat, TensorType, splat_entry
 from jitree.params.provider import ParameterIndex, ParameterProvider, open_providers
 
 __all__ = [

@@ -10,8 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
-from jitree.params.entry import ParameterEntry, TensorType, check_overlaps
-from jitree.params.files import ParameterFile
+from jitree.params.entry import ParameterEntry, ParameterFile, TensorType, check_overlaps
 from jitree.types import BY_NAME
 
 _MAGIC: Final = b"GGUF"

@@ -26,8 +26,7 @@ from jitree.errors import (
     error_context,
     pass_interruption,
 )
-from jitree.params.entry import ParameterEntry, splat_entry, tensor_type
-from jitree.params.files import ParameterFile, check_range
+from jitree.params.entry import ParameterEntry, ParameterFile, check_range, splat_entry, tensor_type
 
 MAGIC: Final = int.from_bytes(b"IRPA", "little")
 PREFIX: Final = struct.Struct("<IHHQQQ")

@@ -28,8 +28,7 @@ from jitree.errors import (
     error_context,
     is_interruption,
 )
-from jitree.params.entry import ParameterEntry, Storage, TensorType
-from jitree.params.files import ParameterFile, check_range
+from jitree.params.entry import ParameterEntry, ParameterFile, Storage, TensorType, check_range
 from jitree.types import element_type_of, opaque_type_of
 
 _HEADER_BYTES: Final = 1 << 16

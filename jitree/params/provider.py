@@ -31,8 +31,7 @@ from jitree.errors import (
     own_error,
     pass_interruption,
 )
-from jitree.params.entry import ParameterEntry, Storage, TensorType
-from jitree.params.files import Access, Mode, ParameterFile
+from jitree.params.entry import Access, Mode, ParameterEntry, ParameterFile, Storage, TensorType
 from jitree.types import element_type_of, is_packed, opaque_type_of
 
 _NEAREST_SEARCHED = 20_000

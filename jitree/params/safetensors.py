@@ -11,8 +11,7 @@ import struct
 from typing import Any, Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError, pass_interruption
-from jitree.params.entry import ParameterEntry, TensorType, check_overlaps
-from jitree.params.files import ParameterFile, check_range
+from jitree.params.entry import ParameterEntry, ParameterFile, TensorType, check_overlaps, check_range
 from jitree.types import BY_NAME
 
 _LENGTH: Final = struct.Struct("<Q")

@@ -10,7 +10,7 @@ from typing import Final
 
 import jitree
 from jitree.api.packed_code import identity
-from jitree.base import whole_files
+from jitree.base import private_files
 from jitree.base.private_files import LARGEST
 from jitree.codegen.image import Provider, Recipe, cache, contents, shipped
 from jitree.codegen.image.batch import ImageBatch
@@ -171,7 +171,7 @@ def pack_main(flags: ParsedFlags) -> int:
             f"'{output}' would have {size_text(len(data))}, and packs have {size_text(LARGEST)} at most; "
             "write one for each module, or for fewer processors"
         )
-    whole_files.write(output, data)
+    private_files.write_file(output, data)
     count = sum(map(len, made.values()))
     kinds = ", ".join(level or "this processor" for level in levels)
     print(f"{output}: {count} image{'s' * (count != 1)}, {size_text(len(data))}, for {kinds}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from jitree.compare.peers.onnx_models import is_onnx
+from jitree.compare.peers import is_onnx
 from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools import values as hv
 from jitree.tools.element_parsing import parse_float

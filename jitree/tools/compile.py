@@ -23,10 +23,10 @@ FLAGS: Final = flag_set("compile", "makes a module of an ONNX, StableHLO or MLIR
 @command(FLAGS)
 def main(flags: ParsedFlags) -> int:
     """Runs the command: compiles, compares with onnxruntime, and says what the file has."""
-    from jitree.compiling.building import CompileOptions, compile_model, departure
     from jitree.compiling.checking import TOLERANCE
+    from jitree.compiling.models import CompileOptions, compile_model, departure
     from jitree.compiling.onnx_inputs import ChosenInputs
-    from jitree.compiling.targets import target_of
+    from jitree.compiling.programs import target_of
 
     model, output = flags.text("model"), flags.text("output") or flags.text("o")
     if not model or not output:

@@ -373,12 +373,12 @@ def _print(lines: Iterable[str]) -> None:
 def _lines(module: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
     output = flags.text("output")
     if output == "executables":
-        from jitree.tools.dump_executables import executable_lines
+        from jitree.tools.dump_summary import executable_lines
 
         yield from executable_lines(module)
         return
     if output == "locations":
-        from jitree.tools.dump_executables import location_lines
+        from jitree.tools.dump_summary import location_lines
 
         yield from location_lines(module)
         return

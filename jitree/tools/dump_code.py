@@ -30,7 +30,7 @@ from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.build import WORKGROUP
 from jitree.loaders.vmvx.kernels import kernels
 from jitree.observe.taps import near
-from jitree.tools.dump_executables import is_executable
+from jitree.tools.dump_summary import is_executable
 from jitree.vmfb.disassemble import function_symbol
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 

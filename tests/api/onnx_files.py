@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jitree.compare.peers.onnx_models import outputs_of
+from jitree.compare.peers import outputs_of
 
 Array = npt.NDArray[np.float32]
 _FLOAT = 1

@@ -17,7 +17,7 @@ from jitree.api.calls.storage_arguments import storage_of
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.custom_types import _aliased
 from jitree.base import dlpack
-from jitree.compare.peers import onnx_models
+from jitree.compare import peers
 from jitree.compare.sides import _array as compared
 from jitree.compat.iree_runtime.vm import VmModule
 from jitree.cuda.interop import CudaExchange
@@ -71,7 +71,7 @@ ASKED: dict[str, tuple[str, Asked]] = {
     "a state": ("state_dict", state_of),
     "a hint": ("__value__", _aliased),
     "results": ("detach", compared),
-    "a model": ("run", onnx_models.is_onnx),
+    "a model": ("run", peers.is_onnx),
     "a module": ("export_names", VmModule),
     "a function of a plugin": ("address", lambda value: _address("f", value)),
     "a class": ("__array__", runs_code),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jitree import Session
-from jitree.api.process import fork_client
+from jitree.api.process import worker
 from jitree.base.finalizers import Finalized, has_guard
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
@@ -216,7 +216,7 @@ def test_an_end_waits_for_what_a_start_closes(monkeypatch: pytest.MonkeyPatch) -
         raise OSError("no process")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    starter = fork_client.ForkServer()
+    starter = worker.ForkServer()
     starter._theirs.close()
     monkeypatch.setattr(starter, "_theirs", Theirs())
     with pytest.raises(OSError, match="no process"):
@@ -244,14 +244,14 @@ def test_what_starts_processes_is_started_once(monkeypatch: pytest.MonkeyPatch) 
     before = len(os.listdir("/proc/self/fd"))
     for interruption in interruptions(0):
         made.clear()
-        starter = fork_client.ForkServer()
+        starter = worker.ForkServer()
         interruption.during(starter.start)
         starter.start()
         interruption.during(starter.end)
         starter.end()
         assert [one.ended[-2:] for one in made] == [["killed", "awaited"]]
         assert len(os.listdir("/proc/self/fd")) == before
-    starter = fork_client.ForkServer()
+    starter = worker.ForkServer()
     starter.end()
     starter.start()
     assert len(made) == 1, "one that has ended starts nothing"

@@ -22,7 +22,7 @@ from jitree.errors import ResourceExhaustedError, ignored
 from jitree.hal import heap
 from jitree.hal.groups import rendezvous
 from jitree.modules.hal import pacing
-from jitree.params import files
+from jitree.params import entry
 from jitree.regs import buffer
 from jitree.tools import values
 from jitree.vmfb import archive
@@ -73,9 +73,9 @@ def test_where_a_file_is_read(
 ) -> None:
     path = tmp_path / "weights.npz"
     np.savez(path, a=np.ones(3))
-    monkeypatch.setattr(files.ParameterFile, "_map", alarm)
+    monkeypatch.setattr(entry.ParameterFile, "_map", alarm)
     with pytest.raises(Late):
-        files.ParameterFile(path)
+        entry.ParameterFile(path)
 
 
 def test_where_members_find_each_other(alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

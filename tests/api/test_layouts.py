@@ -16,7 +16,7 @@ import jitree
 from jitree import Session
 from jitree.compare import differences
 from jitree.compare.differences import Difference
-from jitree.compare.peers.callables import CallablePeer
+from jitree.compare.peers import CallablePeer
 from jitree.compare.sides import extents_of
 from jitree.observe.export_names import TensorKind
 from jitree.observe.first_difference import UNKNOWN_ORDER, Comparison

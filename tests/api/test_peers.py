@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jitree
-from jitree.compare.peers.callables import traced
-from jitree.compare.peers.onnx_models import GraphValue, outputs_of, values_of, with_outputs
+from jitree.compare.peers import GraphValue, outputs_of, traced, values_of, with_outputs
 from jitree.compare.sides import Shower
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from tests.api import onnx_files

@@ -12,8 +12,7 @@ from functools import partial
 
 import pytest
 
-from jitree.base.c_allocator import allocator_address, free
-from jitree.base.callbacks import Callback, revive, take_kept
+from jitree.base.callbacks import Callback, allocator_address, free, revive, take_kept
 from jitree.errors import StatusCode
 
 _FAILURE = -7

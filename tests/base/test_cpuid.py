@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.base import cpuid, processor
+from jitree.base import processor
 from jitree.codegen.image import keys, shipped
 
 _ROOT = Path(__file__).parents[2]
@@ -28,9 +28,9 @@ def without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not _IS_X86, reason="an instruction of x86-64")
 def test_flags_are_those_of_the_system() -> None:
-    model, flags = cpuid.description().decode().splitlines()
+    model, flags = processor.ask_processor().decode().splitlines()
     names = set(flags.partition(":")[2].split())
-    known = {word for word in cpuid._FLAGS.split() if word[0].isalpha()}
+    known = {word for word in processor._FLAGS.split() if word[0].isalpha()}
     assert names == processor.words("flags") & known
     needed = {name for _, flags in shipped.LEVELS.values() for name in flags}
     assert needed <= known and int(model.partition(":")[2], 16) > 0
@@ -43,7 +43,7 @@ def test_registers_that_the_system_does_not_keep() -> None:
         ("avx512f", 6, False), ("avx512f", 0xE6, True), ("amx_tile", 0xE6, False),
         ("amx_tile", 0x600E7, True),
     ]:  # fmt: skip
-        assert cpuid._is_kept(name, kept) == expected, name
+        assert processor._is_kept(name, kept) == expected, name
 
 
 def test_shipped_images_are_used(without_proc: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_keys_tell_processors_apart(without_proc: None, monkeypatch: pytest.Monk
     """Folders may be shared between machines."""
     assert b"flags" in keys._processor()
     first = keys._processor()
-    monkeypatch.setattr(cpuid, "_STATES", {"": 1 << 60})
+    monkeypatch.setattr(processor, "_STATES", {"": 1 << 60})
     assert keys._processor() != first
 
 

@@ -26,7 +26,7 @@ from tests.hal.helpers import wait_until
 TIMEOUT = 30.0
 PACKAGE = Path(jitree.__file__).parent
 OTHERS = {
-    "api/process/fork_client.py": "wakes the thread that made it",
+    "api/process/worker.py": "wakes the thread that made it",
     "api/program.py": "held while a program is opened, around all else",
     "base/finalizers.py": "makes those that are known",
     "base/cancel_scopes.py": "no thread blocks for it",
@@ -44,7 +44,7 @@ OTHERS = {
 """Files that make other locks, and why these hold up no ending."""
 KINDS = ("RLock", "Lock", "allocate_lock", "Condition")
 TAKEN = {
-    "api/process/fork_client.py": "of one wait; no other thread takes it",
+    "api/process/worker.py": "of one wait; no other thread takes it",
     "dispatch/session_lock.py": "given back where an exception finds that the thread has it",
     "hal/waiting.py": "of one wait; no other thread takes it",
 }

@@ -15,7 +15,7 @@ from jitree.dispatch.native import tiering
 from jitree.hal.device_memory import DeviceMemory
 from jitree.hal.exchange import exporters
 from jitree.hal.heap import HeapAllocator
-from jitree.modules.native_library import references, state
+from jitree.modules.native_library import module, references
 from jitree.observe.observation import Observation
 from jitree.vmfb import dimension_constraints
 from tests.base.interruption import Interruption
@@ -103,7 +103,7 @@ def test_items_as_long_as_their_keys_live() -> None:
 
 TABLES = {
     "providers of images": image._providers, "exporters": exporters, "lent memory": HeapAllocator()._lent,
-    "libraries": state._states,
+    "libraries": module._states,
 }  # fmt: skip
 BY_OBJECT = {
     "native code": tiering._modules, "ties": dimension_constraints._found,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.base import whole_files
+from jitree.base import private_files
 from jitree.errors import InvalidArgumentError, UnavailableError
 
 
@@ -44,7 +44,7 @@ def test_what_is_no_file_stays(kind: str, tmp_path: Path) -> None:
     make(path)
     there = {each: os.lstat(tmp_path / each) for each in os.listdir(tmp_path)}
     with pytest.raises(InvalidArgumentError, match=f"cannot write '.*special': it is {text}"):
-        whole_files.write(str(path), b"data")
+        private_files.write_file(str(path), b"data")
     after = {each: os.lstat(tmp_path / each) for each in os.listdir(tmp_path)}
     assert {name: (one.st_ino, one.st_mode) for name, one in after.items()} == {
         name: (one.st_ino, one.st_mode) for name, one in there.items()
@@ -57,10 +57,10 @@ def test_devices_are_refused_before_anything_is_written(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "replace", lambda *names: moved.append(names[1]))
     for name in ("null", "full", "zero"):
         with pytest.raises(InvalidArgumentError, match=f"cannot write '/dev/{name}': it is a device"):
-            whole_files.refuse_special(f"/dev/{name}")
+            private_files.refuse_special(f"/dev/{name}")
         with (
             pytest.raises(InvalidArgumentError, match=f"cannot write '/dev/{name}': it is a device"),
-            whole_files.written(f"/dev/{name}"),
+            private_files.written(f"/dev/{name}"),
         ):
             pytest.fail("it is not refused")
     assert not moved
@@ -69,28 +69,28 @@ def test_devices_are_refused_before_anything_is_written(monkeypatch: pytest.Monk
 def test_a_file_is_replaced_when_all_has_gone_well(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with pytest.raises(KeyError), whole_files.written(str(path)) as temporary:
+    with pytest.raises(KeyError), private_files.written(str(path)) as temporary:
         Path(temporary).write_bytes(b"half")
         raise KeyError
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
-    whole_files.write(str(path), b"new")
+    private_files.write_file(str(path), b"new")
     assert path.read_bytes() == b"new" and os.listdir(tmp_path) == ["file"]
 
 
 def test_names_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="No such file or directory"):
-        whole_files.write(str(tmp_path / "none" / "x"), b"")
+        private_files.write_file(str(tmp_path / "none" / "x"), b"")
     with pytest.raises(UnavailableError, match="File name too long"):
-        whole_files.write(str(tmp_path / ("x" * 250)), b"")
+        private_files.write_file(str(tmp_path / ("x" * 250)), b"")
     with pytest.raises(InvalidArgumentError, match=r"cannot write '.*': .*null"):
-        whole_files.write(f"{tmp_path}/x\0y", b"")
+        private_files.write_file(f"{tmp_path}/x\0y", b"")
 
 
 def test_what_comes_there_meanwhile_is_said(tmp_path: Path) -> None:
     path = tmp_path / "x"
     with (
         pytest.raises(UnavailableError, match=r"cannot write '.*x': Is a directory"),
-        whole_files.written(str(path)),
+        private_files.written(str(path)),
     ):
         path.mkdir()
     assert os.listdir(tmp_path) == ["x"]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jitree.api import session_arguments
-from jitree.api.process import fork_client
+from jitree.api.process import worker
 from jitree.base import private_files
 from jitree.codegen import image
 from jitree.codegen.image import cache
@@ -305,7 +305,7 @@ def test_the_process_of_a_sandbox_takes_the_same_folder(
     session_arguments.choose_cache(tmp_path / "chosen" if is_usable else "/dev/null")
     monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(OSError, match="none is started"):
-        fork_client.ForkServer().start()
+        worker.ForkServer().start()
     assert given[cache.VARIABLE] == str(tmp_path / "chosen" if is_usable else own)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.compiling import processes
+from jitree.compiling import programs
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "perf" / "programs" / "call.vmfb"
@@ -68,7 +68,7 @@ class ScriptedCompiler:
 @pytest.fixture
 def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if neither the compiler nor onnxruntime were installed."""
-    monkeypatch.setattr(processes, "_spec", lambda name: None)
+    monkeypatch.setattr(programs, "_spec", lambda name: None)
     monkeypatch.setenv("PATH", "")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jitree.compiling.checking import WRONG, check_model, error_of
-from jitree.compiling.processes import CompilerWork, MessageLog
+from jitree.compiling.programs import CompilerWork, MessageLog
 
 NAN, INF = np.nan, np.inf
 

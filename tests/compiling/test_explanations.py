@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.compiling.building import explain
+from jitree.compiling.models import explain
 from jitree.compiling.onnx_files import NodePlace
 
 NODES = {
@@ -58,9 +58,9 @@ def test_long_messages_are_cut() -> None:
 
 
 def test_rows_of_the_table_are_complete() -> None:
-    from jitree.compiling import building
+    from jitree.compiling import models
 
-    rows = building._rows()
+    rows = models._rows()
     assert len(rows) > 5
     for row in rows:
         assert row.reason and row.remedy

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.compiling import processes
+from jitree.compiling import programs
 from jitree.errors import (
     DeadlineExceededError,
     InternalError,
@@ -179,7 +179,7 @@ def test_a_signal_leaves_nothing_behind(
     """No compiler that goes on, and no file."""
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from jitree.compiling import processes; processes._spec = lambda name: None\n"
+        "from jitree.compiling import programs; programs._spec = lambda name: None\n"
         "from jitree.tools.main import main; main()"
     )
     (tmp_path / "tmp").mkdir()
@@ -353,7 +353,7 @@ def test_packages_that_are_not_installed(no_packages: None, model: Path, tmp_pat
 
 
 def test_onnx_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.setattr(programs, "_spec", lambda name: ModuleSpec(name, None))
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(
         UnavailableError, match=r"onnx cannot be imported \(.*\): pip install 'jitree\[compile\]'"

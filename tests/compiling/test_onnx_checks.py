@@ -12,7 +12,7 @@ import pytest
 
 from jitree.compiling.onnx_files import NodePlace, prepare, read_model
 from jitree.compiling.onnx_inputs import ChosenInputs
-from jitree.compiling.processes import CompilerWork, MessageLog
+from jitree.compiling.programs import CompilerWork, MessageLog
 from jitree.errors import InvalidArgumentError
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'jitree[compile]'")

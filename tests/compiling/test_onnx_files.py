@@ -11,7 +11,7 @@ import pytest
 
 from jitree.compiling.onnx_files import can_expand, opset_of, prepare, read_model, replace_forms
 from jitree.compiling.onnx_inputs import ChosenInputs, choose, inputs_of, shape_of
-from jitree.compiling.processes import CompilerWork, MessageLog
+from jitree.compiling.programs import CompilerWork, MessageLog
 from jitree.errors import InvalidArgumentError
 from tests.api.onnx_files import chain
 

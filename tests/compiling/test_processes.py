@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jitree.compiling import processes
-from jitree.compiling.processes import CompilerWork, MessageLog, compiler
+from jitree.compiling import programs
+from jitree.compiling.programs import CompilerWork, MessageLog, compiler
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def peer_that(says: str, work: CompilerWork, monkeypatch: pytest.MonkeyPatch) ->
     script.write_text(f"#!/bin/sh\n{says}\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setattr(processes, "_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.setattr(programs, "_spec", lambda name: ModuleSpec(name, None))
 
 
 def test_a_crash_of_onnxruntime_is_a_reason(work: CompilerWork, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_the_compiler_of_the_packages_comes_first(tmp_path: Path, monkeypatch: p
     spec = ModuleSpec("iree.compiler", None, is_package=True)
     assert spec.submodule_search_locations is not None
     spec.submodule_search_locations.append(str(tmp_path / "package"))
-    monkeypatch.setattr(processes, "_spec", lambda name: spec)
+    monkeypatch.setattr(programs, "_spec", lambda name: spec)
     assert compiler() == [str(library / "iree-compile")]
-    monkeypatch.setattr(processes, "_spec", lambda name: None)
+    monkeypatch.setattr(programs, "_spec", lambda name: None)
     assert compiler() == [str(other / "iree-compile")]

@@ -23,7 +23,7 @@ from jitree.base.stop_word import NEVER
 from jitree.codegen.record import atomic_store, size_of, words_of
 from jitree.hal.command_layout import FAILED_INTERRUPTED, Functions, Job
 from jitree.hal.local import executor, interrupts
-from jitree.hal.local.executor import cancellation_points
+from jitree.hal.local.executor import rows
 from jitree.hal.local.executor.calling import FIRST_LOOK_TICKS, FUNCTION_TABLE
 
 _FUNCTIONS: Final = words_of(Functions)
@@ -53,26 +53,26 @@ class Work:
         self.called.append(address)
         self.asked += 1
         if address == FIRST_LOOK:
-            cancellation_points.look_in(self.job)  # another thread looks while this one does
+            rows.look_in(self.job)  # another thread looks while this one does
         return 0
 
     def look(self, worker: int, now: int) -> int:
-        cancellation_points.is_to_end(self.job, worker, now)
+        rows.is_to_end(self.job, worker, now)
         return self.asked
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     made = Work()
-    monkeypatch.setattr(cancellation_points, "call", made.call)
-    monkeypatch.setattr(cancellation_points, "ticks", lambda: 100)
+    monkeypatch.setattr(rows, "call", made.call)
+    monkeypatch.setattr(rows, "ticks", lambda: 100)
     return made
 
 
 def test_one_thread_looks_first(work: Work) -> None:
     atomic_store(work.job.functions.first_look, FIRST_LOOK)
-    cancellation_points.look_in(work.job)
-    cancellation_points.look_in(work.job)
+    rows.look_in(work.job)
+    rows.look_in(work.job)
     assert work.called == [FIRST_LOOK, LOOK_IN, LOOK_IN]
 
 

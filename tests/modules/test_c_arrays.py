@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.base.c_allocator import allocator_address
-from jitree.base.callbacks import Callback, take_kept
+from jitree.base.callbacks import Callback, allocator_address, take_kept
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -32,8 +31,7 @@ from jitree.errors import (
 )
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.modules.native_library import hal_objects, layout
-from jitree.modules.native_library.interface import destructor
-from jitree.modules.native_library.machine_code import machine_code
+from jitree.modules.native_library.interface import destructor, machine_code
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
 from tests.loaders.compiler import COMPILER, NEEDS_COMPILER, compile_library

@@ -256,7 +256,7 @@ def test_what_names_say_of_operands(name: str, shape: tuple[int, ...], expected:
 def test_uses_that_cannot_be_followed() -> None:
     """A variable is bound by the call that runs the commands, not by a dispatch."""
     from jitree.dispatch.bytecode_module import BytecodeModule
-    from jitree.modules.io_parameters.uses import find_uses
+    from jitree.modules.io_parameters.requests import find_uses
 
     uses = find_uses([BytecodeModule.load(PROGRAM)])
     assert uses.kernels == {

@@ -18,7 +18,7 @@ from jitree.base import cancel_scopes
 from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
 from jitree.modules.io_parameters.agreement import KERNEL, operation, words_of
-from jitree.modules.io_parameters.uses import find_uses
+from jitree.modules.io_parameters.requests import find_uses
 from jitree.vmfb import debug
 from jitree.vmfb.debug import DebugDatabase
 from tests.assembler import Assembler
@@ -67,7 +67,7 @@ def test_what_takes_long_to_load_ends_in_time() -> None:
 
 def test_following_parameters_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
-    monkeypatch.setattr("jitree.modules.io_parameters.uses.require_going_on", lambda: looks.append(None))
+    monkeypatch.setattr("jitree.modules.io_parameters.requests.require_going_on", lambda: looks.append(None))
     find_uses([BytecodeModule.load(chain(10).build())])
     assert len(looks) >= 10, "each time that a block is looked at"
 

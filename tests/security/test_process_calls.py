@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.api.process import fork_client, messages, worker
+from jitree.api.process import messages, worker
 from jitree.api.process.serving import NativeSandbox
 from jitree.base import cancel_scopes
 from jitree.errors import (
@@ -376,7 +376,7 @@ def test_a_forked_process_has_a_child_for_itself(session: Any) -> None:
 def test_starters_that_end_are_replaced(session: Any) -> None:
     session.call("state.add", 0)
     child = session.pid
-    (starter,) = fork_client._started
+    (starter,) = worker._started
     assert starter._process is not None
     os.kill(starter._process.pid, signal.SIGKILL)
     starter._process.wait()

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.api.process import fork_client
+from jitree.api.process import worker
 from jitree.errors import ResourceExhaustedError, UnavailableError
 from tests.security.programs import PROGRAM, VMVX
 
@@ -100,7 +100,7 @@ def test_files_that_may_not_grow(session: Any) -> None:
 
 
 def test_threads_that_begin_together_share_a_starter() -> None:
-    fork_client._end()
+    worker._end()
     together = Barrier(6)
 
     def begin() -> int:
@@ -112,11 +112,11 @@ def test_threads_that_begin_together_share_a_starter() -> None:
 
     with ThreadPoolExecutor(6) as pool:
         assert [*pool.map(lambda _: begin(), range(6))] == [5] * 6
-    assert len(fork_client._started) == 1
+    assert len(worker._started) == 1
 
 
 def test_what_could_not_be_started_once_may_be_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    fork_client._end()
+    worker._end()
     start, reasons = subprocess.Popen, [errno.EAGAIN, errno.ENOMEM]
 
     def refused(*arguments: Any, **options: Any) -> Any:
@@ -138,17 +138,17 @@ def test_what_could_not_be_started_once_may_be_started_later(monkeypatch: pytest
 def test_whatever_keeps_the_process_from_starting_is_raised_where_it_was_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fork_client._end()
+    worker._end()
     with confined() as session:
         with monkeypatch.context() as patch:
 
             def missing(package: str) -> list[str]:
                 raise ImportError(f"no {package} here")
 
-            patch.setattr(fork_client, "folders_of", missing)
+            patch.setattr(worker, "folders_of", missing)
             with pytest.raises(ImportError, match="no jitree here"):
-                fork_client.ask_for_child(b"{}")
-        assert not fork_client._started
+                worker.ask_for_child(b"{}")
+        assert not worker._started
         session.load(PROGRAM)
         assert session.call("hostile.count", 5) == 5
 

@@ -23,7 +23,7 @@ from jitree.errors import (
     locations,
 )
 from jitree.tools import dump
-from jitree.tools.dump_executables import executable_lines, location_lines
+from jitree.tools.dump_summary import executable_lines, location_lines
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.module import read_module
 from tests.assembler import Assembler

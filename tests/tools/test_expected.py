@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.tools import values as hv
-from jitree.tools.outputs import EXACT, Tolerances, compare
+from jitree.tools.run import EXACT, Tolerances, compare
 from jitree.tools.values import ValueFiles, array_tensor, parse_value
 
 APPROXIMATE = Tolerances({"f16": 0.001, "bf16": 0.01, "f32": 0.0001, "f64": 0.0001}, 1e-5)

@@ -10,7 +10,7 @@ import pytest
 
 from jitree.errors import StatusError
 from jitree.tools import values as hv
-from jitree.tools.outputs import write_outputs
+from jitree.tools.run import write_outputs
 from jitree.tools.values import ValueFiles, array_tensor, parse_value
 from jitree.types import is_packed
 

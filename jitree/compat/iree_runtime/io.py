@@ -35,8 +35,7 @@ from jitree.errors import (
 )
 from jitree.params import irpa
 from jitree.params import provider as providers
-from jitree.params.entry import ParameterEntry, splat_entry, tensor_type
-from jitree.params.files import Access, Mode, ParameterFile
+from jitree.params.entry import Access, Mode, ParameterEntry, ParameterFile, splat_entry, tensor_type
 from jitree.params.provider import FORMATS, ArrayMemory
 from jitree.params.provider import ParameterIndex as Index
 from jitree.tools.parameters import ParameterRow, table

@@ -51,7 +51,7 @@ from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType, element_type
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
     from jitree.hal.executable import ExecutableLoader
-    from jitree.modules.io_parameters.uses import ParameterUses
+    from jitree.modules.io_parameters.requests import ParameterUses
 
 KERNEL: Final = re.compile(r"((?<!\w)\w+_dispatch_\d+|_encoding_\d+)(?:_(\w+))?", re.ASCII)
 """The names that have to do with one kernel begin alike: that of its executable has no types, and comes
@@ -197,7 +197,7 @@ class ReadingProgram:
     def _found_uses(self) -> ParameterUses:
         self._look()
         if self._uses is None:
-            from jitree.modules.io_parameters.uses import find_uses
+            from jitree.modules.io_parameters.requests import find_uses
 
             self._uses = find_uses(self._compiled())
         return self._uses

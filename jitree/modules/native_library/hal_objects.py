@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from jitree.base.c_allocator import allocate, allocator_address, free
-from jitree.base.callbacks import Callback, keep
+from jitree.base.callbacks import Callback, allocate, allocator_address, free, keep
 from jitree.base.finalizers import guard, uninterrupted
 from jitree.errors import (
     FailedPreconditionError,
@@ -26,9 +25,14 @@ from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.modules.hal.buffer_view import MAXIMUM_RANK
 from jitree.modules.native_library import layout
-from jitree.modules.native_library.interface import code_of, destructor, read_memory, take_status
+from jitree.modules.native_library.interface import (
+    code_of,
+    destructor,
+    machine_code,
+    read_memory,
+    take_status,
+)
 from jitree.modules.native_library.layout import DESTROY, CAllocator, String
-from jitree.modules.native_library.machine_code import machine_code
 from jitree.types import element_type
 
 ALIGNMENT: Final = 64

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from jitree.base.callbacks import Callback, keep
 from jitree.errors import InternalError, InvalidArgumentError, StatusCode
 from jitree.modules.native_library import layout
-from jitree.modules.native_library.interface import code_of, destructor
-from jitree.modules.native_library.machine_code import machine_code
+from jitree.modules.native_library.interface import code_of, destructor, machine_code
 from jitree.vmfb.cconv import CallingConvention, Span
 
 if TYPE_CHECKING:

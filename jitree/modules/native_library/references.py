@@ -13,16 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 
-from jitree.base.c_allocator import allocate, allocator_address, free
+from jitree.base.callbacks import allocate, allocator_address, free
 from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
 from jitree.modules.native_library import hal_objects, layout
 from jitree.modules.native_library.hal_objects import HalObjects
-from jitree.modules.native_library.interface import TypeInstance, read_memory
+from jitree.modules.native_library.interface import TypeInstance, machine_code, read_memory
 from jitree.modules.native_library.interface import type_name as name_of_descriptor
-from jitree.modules.native_library.machine_code import machine_code
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 

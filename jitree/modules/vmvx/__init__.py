@@ -26,7 +26,7 @@ class VmvxModule(HostModule):
 @cache
 def _exports() -> tuple[HostExport, ...]:
     from jitree.modules.vmvx.kernels import NAMES, address  # 2 ms: many kernels are compiled without them
-    from jitree.modules.vmvx.packing import query_tile_sizes
+    from jitree.modules.vmvx.tiled import query_tile_sizes
 
     made = [
         HostExport(name, cconv, partial(_call, name, cconv), compiled=address(name, cconv))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from jitree.base.cancel_scopes import require_going_on
 from jitree.codegen import image
 from jitree.codegen.primitives import Words
-from jitree.modules.vmvx import elementwise, matmul, packing
+from jitree.modules.vmvx import elementwise, tiled
 from jitree.modules.vmvx.elementwise import Element, Kernel
 
 _STEP: Final = 1024
@@ -38,7 +38,7 @@ DIVISIONS: Final = (("divs.2d.i32", BINARY_CCONV), ("divu.2d.i32", BINARY_CCONV)
 """These can fail midway, so there is no machine code of them."""
 NAMES: Final = (*COMPILED, *DIVISIONS)
 _SHARED: Final[tuple[Kernel, ...]] = (
-    elementwise.fill, packing.pack, packing.pack_dense, packing.unpack, packing.unpack_dense,
+    elementwise.fill, tiled.pack, tiled.pack_dense, tiled.unpack, tiled.unpack_dense,
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def in_python() -> dict[tuple[str, str], Kernel]:
 
     divisions = elementwise.divide_signed, function("div.i32.u")
     made = (
-        *compiled(function, matmul.MOST_IN_PYTHON),
+        *compiled(function, tiled.MOST_IN_PYTHON),
         *(elementwise.binary(divide, Words) for divide in divisions),
     )
     return dict(zip(NAMES, map(_looking, made), strict=True))
@@ -81,7 +81,7 @@ def compiled(instruction: Instructions, most: int) -> list[Kernel]:
     made += [elementwise.unary(elementwise.same, kind) for kind in elementwise.COPIES.values()]
     for (name, _), kernel in zip(COMPILED, made, strict=False):
         kernel.__name__ = name
-    return [*made, *_SHARED, matmul.mmt4d(instruction("fma.f32"), instruction("fma.i32"), most)]
+    return [*made, *_SHARED, tiled.mmt4d(instruction("fma.f32"), instruction("fma.i32"), most)]
 
 
 RECIPE: Final = image.Recipe(

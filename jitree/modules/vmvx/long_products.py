@@ -15,8 +15,8 @@ import numpy as np
 from jitree.base.cancel_scopes import require_going_on
 from jitree.errors import ResourceExhaustedError
 from jitree.modules.vmvx import kernels
-from jitree.modules.vmvx.matmul import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
 from jitree.modules.vmvx.operands import MOST_ELEMENTS, OK
+from jitree.modules.vmvx.tiled import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
 from jitree.regs.layout import ENTRY, KIND_BUFFER, Entry
 from jitree.regs.memory import address_of, zeroed
 

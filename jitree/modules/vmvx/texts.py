@@ -11,7 +11,7 @@ from jitree.codegen.image.generated import PLAIN, Generated, Pipeline, Unit
 from jitree.codegen.primitives import load32, load64
 from jitree.dispatch import semantics_code
 from jitree.modules.vmvx.kernels import COMPILED, ELEMENTWISE, TILED, compiled, symbol_of
-from jitree.modules.vmvx.matmul import MOST_COMPILED
+from jitree.modules.vmvx.tiled import MOST_COMPILED
 from jitree.regs.access import put
 from jitree.regs.layout import COMPILED_DONE, KIND_BUFFER, STATE, Entry, Released
 from jitree.vmfb.words import TAG_REF_MOVE

@@ -28,7 +28,6 @@ from jitree.hal.command_layout import (
     Share,
     ThreadTeam,
 )
-from jitree.hal.local.executor.cancellation_points import is_to_end_before, is_to_end_now
 from jitree.hal.local.executor.helper_threads import (
     claim_chunks,
     dismiss,
@@ -44,6 +43,8 @@ from jitree.hal.local.executor.rows import (
     begin_log,
     end_log,
     estimate_share,
+    is_to_end_before,
+    is_to_end_now,
     longer,
     next_row,
     next_share,

@@ -1,4 +1,4 @@
-"""Implements module ``check``: a failed expectation is recorded, the program goes on."""
+"""The host module ``check``: expectations of self-checking programs."""
 
 from __future__ import annotations
 
@@ -177,3 +177,6 @@ def read(view: BufferView, device: Device) -> HostTensor:
 def _report(report: FailureSink, failure: str | None) -> None:
     if failure is not None:
         report(failure)
+
+
+__all__ = ["CheckModule", "FailureSink"]
