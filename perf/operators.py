@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from jitree.compiling.compiler import target_of
+
 from jitree.compiling.models import CompileOptions, compile_model
 from jitree.compiling.onnx_inputs import ChosenInputs
 from jitree.errors import StatusError
