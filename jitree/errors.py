@@ -237,7 +237,7 @@ def again(error: StatusError) -> StatusError:
 
 
 class memory_errors(ContextDecorator):
-    """RESOURCE_EXHAUSTED where Python, numpy or the system says in its own way that there is no memory."""
+    """Raises RESOURCE_EXHAUSTED where Python, numpy or the system lacks memory, each in its way."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -271,8 +271,8 @@ class ignored:
 
 
 def attribute_of(value: object, name: str, default: Any = None) -> Any:
-    """As ``getattr`` of an object of a program, whose class may have code for that: what a signal's handler
-    raises in it goes through, AttributeError too."""
+    """Reads an attribute of a program's object, as ``getattr``. Its class may have code for that: what a
+    signal's handler raises in it goes through, AttributeError too."""
     try:
         return getattr(value, name)
     except AttributeError as error:
@@ -317,8 +317,8 @@ def fold(error: BaseException, is_finalizing: Callable[[], bool] = sys.is_finali
 
 
 def see_to_overflow(error: BaseException) -> None:
-    """Does what an error that ends a call needs, if it says that Python's stack was full. Where ctypes looks
-    at an argument just then, it raises ArgumentError. Callers expect RecursionError, so they get that."""
+    """Prepares the end of a call whose error says that Python's stack was full. Where ctypes looks at an
+    argument just then, it raises ArgumentError. Callers expect RecursionError, so they get that."""
     is_of_ctypes = isinstance(error, ArgumentError) and RecursionError.__name__ in str(error)
     if is_of_ctypes or isinstance(error, RecursionError):
         for revive in AFTER_OVERFLOW:
@@ -332,8 +332,8 @@ _VARIADIC: Final = 4
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether an exception comes from outside of what the thread does, and ends that, whatever it is: Ctrl-C,
-    or what a signal handler has raised, of whatever class. It says nothing about the
+    """Tells whether an exception interrupts the thread from outside: Ctrl-C, or a signal handler's error, of
+    whatever class. It says nothing about the
     work that it interrupts: code that turns exceptions into failures of the work raises this one again.
 
     Python gives handlers, and functions that trace, the frame that it calls them in. No other function gets
@@ -365,7 +365,7 @@ def _is_of_handler(error: BaseException) -> bool:
 
 
 def as_raised(error: BaseException) -> BaseException:
-    """What code of the caller has raised, where Python has made another error of it: RuntimeError of a
+    """Finds what the caller's code raised where Python made another error of it: RuntimeError of a
     StopIteration that leaves a generator of this package, or any in which a signal's handler raised it."""
     stop = error.__cause__
     if not (type(error) is RuntimeError and isinstance(stop, StopIteration)):
@@ -378,16 +378,16 @@ def as_raised(error: BaseException) -> BaseException:
 
 
 def pass_interruption(error: BaseException) -> None:
-    """Raises an exception that a signal's handler has raised, which may be of the class that is caught where
-    the work fails: ``TimeoutError`` is an ``OSError``."""
+    """Raises again what a signal's handler raised, whatever class the work's failures have: ``TimeoutError``
+    is an ``OSError``."""
     if is_interruption(error):
         raise_as_raised(error)
         raise error
 
 
 def own_error(error: BaseException) -> BaseException | None:
-    """An error that is caught, as the cause of a status, if code of the caller has raised it. Of builtin
-    functions the status says what they say."""
+    """Gives an error that the caller's code raised, as the cause of a status. Of builtin functions the status
+    says what they say."""
     place = error.__traceback__
     while place is not None:
         if not place.tb_frame.f_globals.get("__name__", "").startswith("jitree."):
@@ -402,12 +402,12 @@ def is_return(error: BaseException) -> TypeGuard[StopIteration]:
 
 
 def raise_as_raised(error: BaseException) -> None:
-    """Raises what code of the caller has raised, where that is another error than this one."""
+    """Raises what the caller's code raised, where that is another error than this."""
     raise_in_place_of(error, as_raised(error))
 
 
 def carried(error: BaseException) -> BaseException:
-    """What a function of the user raised, where a fence carries a status for it. Each that waits gets it
+    """Gives what a user's function raised, where a fence carries a status for it. Each that waits gets it
     without the frames that it has come through since."""
     if not isinstance(error, StatusError) or error.raised is None:
         return error

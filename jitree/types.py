@@ -123,8 +123,8 @@ def element_type_of(dtype: np.dtype[Any]) -> ElementType | None:
 
 
 def opaque_type_of(dtype: np.dtype[Any]) -> ElementType | None:
-    """The element type of bytes without a type, as which numpy writes numbers that it does not have; None for
-    other dtypes, and for more bytes than an element type has."""
+    """Finds the element type of bytes without a type, as numpy writes unknown numbers; None for other dtypes,
+    and for more bytes than an element type has."""
     is_plain = dtype.kind == "V" and dtype.names is None and dtype.subdtype is None
     if not is_plain or not dtype.name.startswith("void") or not 0 < dtype.itemsize < 32:
         return None

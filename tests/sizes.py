@@ -17,10 +17,14 @@ CEILINGS = ROOT / "tests" / "ceilings.tsv"
 MAXIMUM_LINES = 500
 MINIMUM_LINES = 60
 """A shorter file has a reason: it is the face of a folder, or CONTRIBUTING.md lists it."""
+HEADLINE_WORDS = 14
+"""Of the first sentence of a docstring."""
 
 _NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
+
+_HEADLINE = re.compile(r"(?<=[.;:])\s|\n\s*\n")
 
 FILES = dict.fromkeys(sorted(PACKAGE.rglob("*.py")))  # in order, and found quickly
 
@@ -89,6 +93,18 @@ def known_violations() -> set[str]:
     """What the end of CONTRIBUTING.md lists."""
     text = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## Known violations\n")[2]
     return set(re.findall(r"`(jitree/[^`]+\.py)`", text))
+
+
+def long_headlines() -> list[str]:
+    """Docstrings of the package whose first sentence has too many words."""
+    found = []
+    for path in FILES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                headline = _HEADLINE.split(ast.get_docstring(node) or "")[0]
+                if len(headline.split()) > HEADLINE_WORDS:
+                    found.append(f"{path.relative_to(ROOT)}: {getattr(node, 'name', '')}: {headline}")
+    return found
 
 
 def size_table() -> Iterator[str]:

@@ -24,6 +24,7 @@ from tests.sizes import (
     code_lines,
     known_violations,
     lines_of,
+    long_headlines,
     package_code,
     short_files,
     size_table,
@@ -233,6 +234,12 @@ def test_lines_of_code() -> None:
     documented = '"""About."""\n\nimport a\n\nx = """b\n\nc"""\n"""What x is.\n\n"""\n'
     function = '# d\ndef f():\n    "e"\n    return x\n'
     assert (code_lines(documented), code_lines(function)) == (1 + 3, 2)
+
+
+def test_headlines_are_short() -> None:
+    """A first sentence says what the thing does, to who looks for it. The number of long ones only falls."""
+    long = long_headlines()
+    assert len(long) <= ceilings()["long headlines"], "\n".join(long)
 
 
 def loaded_after(code: str) -> set[str]:

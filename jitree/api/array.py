@@ -76,8 +76,8 @@ class Array(ImplicitTransfer):
         """Those and the strides, where another library looks for them."""
 
     def _be_passed(self, keeper: Keeper, marker: object) -> bool:
-        """Gives the array a handle for direct calls of a session, unless it has one in another session:
-        False then. The lock of the session's context must be held."""
+        """Gives the array a handle for direct calls of a session. False if it has one in another.
+        The lock of the session's context must be held."""
         if self._owner is None:
             self._owner = keeper.own(self.view)
             self._keeper = keeper
@@ -139,7 +139,7 @@ class Array(ImplicitTransfer):
 
     @property
     def fence(self) -> Fence | None:
-        """What has to be reached before the elements are there, None when nothing has to."""
+        """Names what must be reached before the elements are there, None if nothing must."""
         return self._fence
 
     @property
@@ -180,8 +180,8 @@ class Array(ImplicitTransfer):
         return self._implicitly().T
 
     def _compute_until(self, fence: Fence) -> None:
-        """A call that has been submitted writes to the elements, in memory that the host does not see: they
-        are there when a fence is reached, or has failed, which is a matter of the results."""
+        """Computes the elements in memory that the host does not see: they are there when a fence is reached,
+        or has failed, which is a matter of the results."""
         from jitree.hal.fence import OrderingFence
 
         self._passed_as = None
@@ -194,7 +194,7 @@ class Array(ImplicitTransfer):
         return self._fence is None
 
     def _updates(self) -> list[Fence]:
-        """What is reached, or fails, when no pending call writes to its memory any more."""
+        """Names what is reached, or fails, when no pending call writes to its memory."""
         if PENDING[0] != WRITING or self.is_donated:
             return []
         from jitree.hal.memory_order import before_both, extents
@@ -242,7 +242,7 @@ class Array(ImplicitTransfer):
 
     @folded
     def to_host(self) -> npt.NDArray[Any]:
-        """The elements as a numpy array over the same memory where the host sees it, else a copy."""
+        """Gives the elements as a numpy array, in place where the host sees them."""
         if PENDING[0]:
             self._await_updates()
         known = self._known_elements()
@@ -399,7 +399,7 @@ class Array(ImplicitTransfer):
 
     @folded
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Writes elements on the device, by integers and slices, after all that this thread has submitted.
+        """Writes elements by integers and slices, after all that this thread has submitted.
 
         ``value``: an array of the same element type, or numbers that the element type holds.
         INVALID_ARGUMENT for other types and for shapes that do not fit, OUT_OF_RANGE outside,
@@ -457,7 +457,7 @@ class _MachineCode:
 
 
 def converter(kind: type, take: Callable[[Array], Any]) -> Callable[[Array], Any] | None:
-    """What makes an array one of another library's type, or None where that takes ``take``; None as long as
+    """Tells what makes an array another library's type. It is None where that takes ``take``; None as long as
     there is no machine code of calls."""
     return _MachineCode.converter(kind, take)
 

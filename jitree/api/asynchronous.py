@@ -129,7 +129,8 @@ class AsynchronousFunction(Function):
         packed: list[object],
         earlier: Earlier,
     ) -> None:
-        """Makes users of the memory that the call writes to wait for it, and who writes what it reads."""
+        """Orders a call by its memory. Users of what it writes wait for it, and it waits for who writes what
+        it reads."""
         if are_ordered(self._device):
             begin(signal, *uses_of(self.arguments, packed), earlier)
             return
@@ -141,8 +142,8 @@ class AsynchronousFunction(Function):
 
 
 class PairedFunction(Function):
-    """A function that waits, exported beside one that does not (``f`` and ``f$async``, as the torch front end
-    makes them): asynchronous calls go to the other one."""
+    """Calls a function that waits, or its twin ``f$async`` (torch's front end exports both): asynchronous
+    calls go to the other one."""
 
     __slots__ = ()
 

@@ -247,7 +247,7 @@ class _Look(EventReader):
 
 
 def _memory_taken(allocator: Allocator) -> tuple[int, int]:
-    """Bytes that were allocated so far, of memory of any kind, and those that are new to the pool."""
+    """Counts bytes that were allocated so far, and those new to the pool."""
     return sum(kind.allocated for kind in allocator.statistics), allocator.reserved
 
 

@@ -184,7 +184,7 @@ class Function(Remade):
 
     @property
     def declaration(self) -> str:
-        """As the compiler declared it, else the calling convention, with the tensors that are asserted."""
+        """Declares the function as the compiler did, else by convention, with asserted tensors."""
         if self.signature.declared:
             return self.signature.declaration
         from jitree.api.program_files import declaration_of
@@ -206,7 +206,7 @@ class Function(Remade):
 
     @property
     def passed(self) -> tuple[list[tuple[str, str]], ...]:
-        """For the arguments and for the results, the declared types and what the convention makes of each."""
+        """Gives declared types of arguments and results, and what the convention makes of each."""
         convention = self._vm_function.convention
         pairs = (self.arguments, convention.arguments), (self.results, convention.results)
         return tuple([(row.type, str(item)) for row, item in zip(*pair, strict=False)] for pair in pairs)
@@ -391,7 +391,7 @@ class Function(Remade):
         return self.unpack(results)
 
     async def _take_turn(self, packed: list[object]) -> list[Any]:
-        """Awaits a call after those in its way, before others that it is in the way of."""
+        """Awaits a call's turn: after those in its way, before those that it is in the way of."""
         from jitree.api.calls.memory_order import awaited_use  # of few programs
 
         call = self._context.invoke_async

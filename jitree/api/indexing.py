@@ -129,8 +129,8 @@ def _runs(
 
 
 def read(array: Array, index: Any) -> Any:
-    """The elements that an index selects of an array in memory that the host does not see; None if it takes
-    no less to read all of them."""
+    """Reads the elements that an index selects, where the host does not see them; None if it takes no less to
+    read all of them."""
     selection, row, view = basic(index), array.element_type, array.view
     if selection is None or is_packed(row) or view.buffer.host_address is not None:
         return None
@@ -253,7 +253,7 @@ def _fitting(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]
 
 
 def _settle(array: Array) -> None:
-    """Waits for what computes an array, unless the device does what is submitted next after it."""
+    """Waits for what computes an array, unless the device does it first anyway."""
     if array.fence is not None and not array.device.follows(array.fence):
         array.wait()
 

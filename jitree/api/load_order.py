@@ -89,8 +89,8 @@ def imported_modules(module: ModuleLike) -> set[str]:
 
 
 def ordered(modules: Sequence[ModuleLike]) -> list[ModuleLike]:
-    """The modules in the given order, but after those among them that they import from. One of each name
-    suffices, the first of those given: a second one is for what comes after it.
+    """Orders modules so that each comes after those that it imports from. Others keep the given order. One of
+    each name suffices, the first of those given: a second one is for what comes after it.
 
     INVALID_ARGUMENT, naming the modules, if they import from one another in a circle.
     """
@@ -121,7 +121,7 @@ def _place(
 
 
 def require_new_names(modules: Sequence[ModuleLike], present: Sequence[ModuleLike]) -> None:
-    """ALREADY_EXISTS for a module whose name one of those ``present``, or another of them, has."""
+    """Refuses (ALREADY_EXISTS) a module whose name one of ``present``, or another module, has."""
     names = {module.name for module in present}
     for module in modules:
         if module.name in names:
@@ -148,7 +148,7 @@ def explained(devices: Sequence[Device]) -> Iterator[None]:
 
 
 def explain_incompatible(message: str, devices: Sequence[str]) -> str:
-    """What a module that found no device was compiled for and what is here, before its own text."""
+    """Explains why no device fits: what the module was compiled for, and what is here."""
     targets = ", ".join(dict.fromkeys(re.findall(_DEVICE_TARGET, message)))
     formats = ", ".join(dict.fromkeys(re.findall(_EXECUTABLE_TARGET, message)))
     if not targets:
@@ -255,7 +255,7 @@ WITHOUT_CHECK: Final = tuple(name for name in BUILTIN_MODULES if name != CHECK)
 def builtins_for(
     host: Host, names: Sequence[str], modules: Sequence[ModuleLike], present: Sequence[str]
 ) -> list[HostModule]:
-    """Those of the builtin modules ``names`` that modules import from and that are not ``present``."""
+    """Chooses those of the builtin modules ``names`` that modules import from and lack."""
     wanted = set().union(*[imported_modules(module) for module in modules]).difference(present)
     return [BUILTIN_MODULES[name](host) for name in names if name in wanted]
 

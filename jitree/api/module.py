@@ -28,7 +28,7 @@ _HIDDEN: Final = "__"
 
 
 class Call(Unique):
-    """A function with the inputs and the outputs of one call, for one thread at a time: fill ``inputs``,
+    """Calls a function repeatedly with inputs and outputs of its own, on one thread: fill ``inputs``,
     ``invoke()``, take ``outputs``, and again."""
 
     def __init__(self, function: Function) -> None:
@@ -156,7 +156,7 @@ class Module(Remade):
         return isinstance(name, str) and name in self._names
 
     def __repr__(self) -> str:
-        """Also of a module whose session is closed or closes meanwhile, or that is not loaded completely."""
+        """Shows the module, also while its session closes or before it is loaded completely."""
         names = without_twins(self._names)
         try:
             lines = [f"  {self[name].declaration}" for name in names]

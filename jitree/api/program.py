@@ -109,8 +109,8 @@ class Program:
 
     @property
     def fingerprint(self) -> str:
-        """The digests of the modules, as ``jitree.inspect`` gives it for one, and of the parameters that they
-        need, joined by ``+``: the same for the same contents, wherever they lie."""
+        """Joins by ``+`` the digests of the modules and the parameters that they need. A module's is that of
+        ``jitree.inspect``: the same for the same contents, wherever they lie."""
         return "+".join(file.digest.hex() for file in self.modules + self.parameters)
 
     def on(self, device: str | Iterable[str] | None) -> Program:

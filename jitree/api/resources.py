@@ -173,7 +173,7 @@ def open_devices(
 
 
 def in_order(choice: Iterable[Any]) -> Iterable[Any]:
-    """The devices of a list, or of a mapping, whose names are for who reads it: programs know numbers."""
+    """Lists devices of a list, or of a mapping, whose names are for readers: programs know numbers."""
     return choice.values() if isinstance(choice, Mapping) else choice
 
 
@@ -197,7 +197,7 @@ def default_loaders() -> tuple[ExecutableLoader, ...]:
 
 
 def read_module(source: Source | ModuleLike, ref_types: RefTypes) -> ModuleLike:
-    """The module that a source is or has, for sessions of the instance that has ``ref_types``."""
+    """Reads the module that a source is or has, for sessions with ``ref_types``."""
     if isinstance(source, (BytecodeModule, HostModule)):
         return source
     if isinstance(source, str):

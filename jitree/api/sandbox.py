@@ -250,7 +250,7 @@ class Sandbox:
 
     @property
     def limits_calls(self) -> bool:
-        """Whether something has to be done for each call, which machine code does not do by itself."""
+        """Tells whether each call takes something that machine code does not do by itself."""
         return self.limits.time is not None or self.limits.output is not None
 
     @property
@@ -286,7 +286,7 @@ class LimitedContext(Context):
 
 
 class NoNativeCode(ExecutableLoader):
-    """Remembers which formats programs asked for that are native code, and says why they are refused."""
+    """Remembers which native formats programs asked for, and says why they are refused."""
 
     def __init__(self) -> None:
         self.asked: dict[str, None] = {}
@@ -369,7 +369,7 @@ def refuse_machine_code(compiled: object) -> None:
 
 
 def require_local(choice: object) -> str:
-    """PERMISSION_DENIED for a device that is not the session's own, or runs code of programs."""
+    """Refuses (PERMISSION_DENIED) a device that is not the session's own, or runs programs' code."""
     if not isinstance(choice, str) or parse_uri(choice).driver not in _DEVICES:
         raise PermissionDeniedError(
             f"device {shown(choice)}: a sandbox has separate devices, named by URI: {' or '.join(_DEVICES)}"

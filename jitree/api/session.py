@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Session(Observable, Finalized, Remade):
-    """A set of modules that may call each other, with their state, and the devices that they run on.
+    """Holds modules that may call each other, their state, and their devices.
 
     Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while
     device work and waiting do not hold up others. Two sessions never hold up each other. Use it in a ``with``
@@ -262,8 +262,9 @@ class Session(Observable, Finalized, Remade):
             return self._register_new([module])[0]
 
     def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
-        """Loads the C module that a shared library makes, by its function ``create`` (default
-        ``iree_vm_dynamic_module_create``) with ``parameters``; what is loaded later may import from it.
+        """Loads the C module that a shared library makes. Its function ``create`` (default
+        ``iree_vm_dynamic_module_create``) makes it with ``parameters``; what is loaded later may import from
+        it.
 
         NOT_FOUND without the file or the function, FAILED_PRECONDITION for others, or what it fails with.
         """
@@ -336,7 +337,7 @@ class Session(Observable, Finalized, Remade):
 
     @folded
     def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
-        """Calls a function with VM values (numbers, buffer views, fences, lists, None) and returns such.
+        """Calls a function with VM values (numbers, buffer views, fences, lists, None), returns such.
 
         Only number and register kind of the arguments are checked; nothing is converted or waited for."""
         self._require_open()
@@ -351,9 +352,8 @@ class Session(Observable, Finalized, Remade):
 
     @folded
     def to_device(self, value: Any) -> Array:
-        """An array on the session's first device, with the elements of a numpy array, a DLPack or buffer
-        producer, a number or nested sequences. Arrays in the memory of its GPU (PyTorch, CuPy) are used in
-        place.
+        """Makes an array on the session's first device of a host or DLPack array. A buffer producer, a number
+        or nested sequences do as well. Arrays in the memory of its GPU (PyTorch, CuPy) are used in place.
 
         INVALID_ARGUMENT for element types that programs cannot have."""
         self._require_open()

@@ -195,7 +195,7 @@ def loading(sandbox: Sandbox | None) -> AbstractContextManager[object]:
 
 
 def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:
-    """What is to be put on a device, and the element type that it has there."""
+    """Makes a host array of what goes to a device, with its type."""
     if is_masked(value) or is_released(value):
         raise refused("to_device", "an array", value)
     array = as_array(value)

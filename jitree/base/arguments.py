@@ -143,8 +143,8 @@ NO_MASKS: Final = (
 
 
 def is_masked(value: object) -> bool:
-    """Whether it is a masked array, or a list or tuple with one in it: what a mask hides is not meant to
-    be used."""
+    """Tells whether it is a masked array, or a sequence with one in it: what a mask hides is not meant to be
+    used."""
     masked = sys.modules.get("numpy.ma")  # there are no such arrays before it is imported
     try:
         return masked is not None and _has_masked(value, masked.MaskedArray)
@@ -156,8 +156,8 @@ def is_masked(value: object) -> bool:
 
 
 def is_deep(values: tuple[object, ...]) -> bool:
-    """Whether lists among values lie inside each other deeper than dimensions of arrays do, or in a circle:
-    that fills Python's stack, as code of the caller may, or may have before the call."""
+    """Tells whether lists lie deeper inside each other than dimensions, or in a circle: that fills Python's
+    stack, as code of the caller may, or may have before the call."""
     level: Sequence[object] = values
     for _ in range(_MOST_DIMENSIONS):
         lists = {id(value): value for value in level if isinstance(value, (list, tuple))}

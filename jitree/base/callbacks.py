@@ -66,7 +66,7 @@ _kept: Final[dict[int, BaseException]] = {}
 
 
 def keep(error: BaseException) -> None:
-    """Keeps an error for which C code in between has no place, until the thread calls :func:`take_kept`."""
+    """Keeps an error that C code has no place for, until :func:`take_kept` is called."""
     _kept[get_ident()] = error
 
 
@@ -253,7 +253,7 @@ def free(address: int) -> None:
 
 
 def _control(_: int, command: int, parameters: int, place: int) -> int:
-    """``parameters`` points to a size, ``place`` to the block's address, which is read or written."""
+    """Reads or writes the size at ``parameters`` and the block's address at ``place``."""
     block = ctypes.c_void_p.from_address(place)
     command &= 0xFFFFFFFF
     if command == _FREE:

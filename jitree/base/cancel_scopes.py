@@ -114,7 +114,7 @@ class Scope(Unique):
                 wake(failure)
 
     def watch(self, wake: Wake) -> None:
-        """Has a function called with the failure when the scope ends, or one that it is in, also when they
+        """Calls a function with the failure when the scope, or one around it, ends. That is also so when they
         have been left. At once, if that is so. It must not matter how often, nor that it comes late."""
         for scope in self._all():
             scope._wakes[wake] = None
@@ -269,8 +269,7 @@ def runs_here() -> bool:
 
 
 def require_uncancelled() -> None:
-    """Raises asyncio.CancelledError if the running task is to get that, or the main task, which Ctrl-C is
-    for."""
+    """Raises asyncio.CancelledError if the running task, or the main one on Ctrl-C, must end."""
     loop = _running_loop()
     if loop is None:
         return

@@ -107,7 +107,7 @@ class ExchangeInterface(ctypes.Structure):
 
 
 def exchange_interface(capsule: object) -> ExchangeInterface | None:
-    """The functions in C of a type with such an attribute, if they are of a version that is known."""
+    """Finds the functions in C of a type, if their version is known."""
     if not is_valid(id(capsule), EXCHANGE_NAME):
         return None
     address = pointer(id(capsule), EXCHANGE_NAME)
@@ -122,7 +122,7 @@ def exchange_interface(capsule: object) -> ExchangeInterface | None:
 
 
 def exchange_capsule(cls: type) -> object:
-    """The attribute of a type, None where a class overrides the methods of one further up that has it."""
+    """Finds a type's attribute; None where a class overrides the methods of its owner."""
     for base in cls.__mro__:
         if EXCHANGE_ATTRIBUTE in vars(base):
             return attribute_of(cls, EXCHANGE_ATTRIBUTE)
@@ -170,7 +170,7 @@ _functions: Final[SharedWeakKeys[type, ExchangeFunctions | None]] = SharedWeakKe
 
 
 def has_elements(value: Any) -> bool:
-    """Whether the array's memory holds its elements, and nothing else is to know of them."""
+    """Tells whether the array's memory holds its elements, and nothing else must be known."""
     return not (
         attribute_of(value, LAZY_ATTRIBUTE, False)
         or (has_attribute(value, LAZY_METHOD) and value.is_neg())
@@ -214,7 +214,7 @@ def export(array: npt.NDArray[Any], **options: Any) -> Any:
 
 
 def device_kind(value: object) -> int | None:
-    """The kind of device that a value lies on, None for one without the DLPack protocol. INVALID_ARGUMENT for
+    """Tells which kind of device a value lies on, None without the DLPack protocol. INVALID_ARGUMENT for
     those that DLPack has no kind for, such as tensors that only have a shape."""
     device = attribute_of(value, "__dlpack_device__")
     if device is None:
@@ -238,14 +238,14 @@ def is_importable(value: object) -> bool:
 
 
 def require_elements(value: Any) -> None:
-    """BufferError for a tensor whose memory holds the negative of its elements, which capsules do not say."""
+    """Refuses (BufferError) a tensor whose memory is negative: capsules do not say that."""
     is_negative = attribute_of(value, "is_neg")
     if is_negative is not None and is_negative():
         raise BufferError("its memory holds the negative of its elements; pass tensor.resolve_neg()")
 
 
 def require_memory(address: int | None, shape: Sequence[int]) -> None:
-    """BufferError for an array that has elements and no memory, as those do that only stand for one."""
+    """Refuses (BufferError) an array that has elements and no memory, such as a stand-in."""
     if not address and 0 not in shape:
         raise BufferError("it has no memory")
 

@@ -36,7 +36,7 @@ elements are the negative or the conjugates of what lies there. The functions in
 
 
 def tensor_type(row: ElementType) -> int | None:
-    """The word of a tensor that has the type of its elements, None for types that DLPack does not have."""
+    """Gives DLPack's word of an element type, None for types that it lacks."""
     dtype = row.dtype
     code = CODES.get(row.numpy_name, KINDS.get(dtype.kind))
     return None if code is None else code | dtype.itemsize << 11 | _ONE_LANE

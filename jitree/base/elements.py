@@ -181,7 +181,7 @@ class HostTensor(NamedTuple):
         return next(islice(texts, index, None))
 
     def has_bits_of(self, other: HostTensor) -> Mask:
-        """Which elements are those of a tensor of as many elements of that size, bit for bit."""
+        """Tells which elements are those of a tensor of that size, bit for bit."""
         if is_packed(self.element_type):
             return np.asarray(self.values == other.values)
         size = self.element_type.bits // 8

@@ -190,8 +190,8 @@ def has_guard() -> bool:
 
 
 def end_each(left: dict[Item, None], lock: RLock, end: Callable[[Item], object]) -> None:
-    """Takes out of what is left one after the other and ends it, until nothing is left. What is being ended
-    when a signal's handler raises stays, for who does this again. Another error is raised after the last."""
+    """Ends one after the other of what is left, until nothing is left. What is being ended when a signal's
+    handler raises stays, for who does this again. Another error is raised after the last."""
     failure: BaseException | None = None
     while left:
         item: Item | None = None
@@ -238,7 +238,7 @@ def _do_put_off() -> None:
 
 
 class Finalized:
-    """What has ``end``, which is called when it dies, before what it refers to does; it starts with
+    """Calls ``end`` of an object when it dies, before what it refers to does. It starts with
     :meth:`will_end`. At exit of the interpreter nothing ends.
 
     What a signal's handler raises meanwhile is raised after it, and ``end`` called again until it is done:
@@ -292,7 +292,8 @@ def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
 
 
 def raised_later(interruption: BaseException) -> Iterator[int]:
-    """What has this thread raise it after the next call or jump in Python, from when this is iterated on."""
+    """Has this thread raise an error after its next call or jump in Python. It starts when this is iterated
+    on."""
     return map(_raise_in, (get_ident(),), (_class_of(interruption),))
 
 

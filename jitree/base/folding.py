@@ -39,7 +39,7 @@ def keep_tracebacks() -> None:
 
 
 def fold_tracebacks(error: BaseException) -> None:
-    """Takes our frames out of the tracebacks of an error and of those that it comes from."""
+    """Takes our frames out of the tracebacks of an error and its causes."""
     if os.environ.get(_VARIABLE) == "full":
         return
     pending, seen = [error], set[int]()
@@ -55,7 +55,7 @@ def fold_tracebacks(error: BaseException) -> None:
 
 
 def _of_user(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without our frames, and without those of the standard library that they call."""
+    """Leaves out our frames, and those of the standard library that they call."""
     kept, is_ours = [], False
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

@@ -195,9 +195,8 @@ def note_native(executable: memoryview) -> None:
 
 
 def mapped_file(file: int, size: int) -> memoryview:
-    """The first bytes of a file, at most as many as it has, not 0. No descriptor is used up: a process has
-    few. OSError if the file cannot be mapped.
-    """
+    """Maps the first bytes of a file, one at least, never beyond its end. No descriptor is used up: a process
+    has few. OSError if the file cannot be mapped."""
     return MappedPages(size, READ, _SHARED, file).view()
 
 
@@ -212,7 +211,7 @@ def pages_of(owner: object) -> MappedPages | None:
 
 
 def zero_pages(size: int) -> npt.NDArray[np.uint8]:
-    """Bytes that are zero and take room only where they are written, from the start of a page on.
+    """Reserves zero bytes, from a page's start: they take room where they are written.
 
     OSError if the address space has no room.
     """
@@ -235,7 +234,7 @@ class Mapping:
     __slots__ = ("_ending", "address", "size")
 
     def __init__(self, size: int, alignment: int = PAGE_SIZE) -> None:
-        """Reserves ``size`` bytes, rounded up to pages, at a multiple of ``alignment`` (a power of two).
+        """Reserves ``size`` bytes, in whole pages, at a multiple of ``alignment``. That is a power of two.
 
         RESOURCE_EXHAUSTED if the address space has no room.
         """
@@ -335,7 +334,7 @@ _FREE: Final = 8
 
 
 def give_back_free_memory() -> None:
-    """Gives what the C allocator keeps of freed memory back to the system, as far as it can."""
+    """Gives freed memory that the C allocator keeps back to the system."""
     if _malloc_trim is not None:
         _malloc_trim(ctypes.c_size_t(0))
 
@@ -370,8 +369,8 @@ def can_bind() -> bool:
 
 
 def bound(function: int, count: int, argument: int) -> Mapping:
-    """A C function of ``count`` arguments, at the mapping's address, which goes on with another one that has
-    one more argument, always the same."""
+    """Binds the last argument of a C function: the made one has ``count`` arguments. It lies at the mapping's
+    address, and the argument is always the same."""
     return map_code(_code(function, count, argument))
 
 

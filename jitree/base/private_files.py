@@ -104,8 +104,8 @@ def lockable(directory: int, name: str) -> int:
 
 
 def make_folder(folder: str) -> None:
-    """Makes a folder, and those above it that are missing, for its user alone whatever the umask.
-    PermissionError if others can change what is above it."""
+    """Makes a folder, and missing ones above it, private whatever the umask is. PermissionError if others can
+    change what is above it."""
     if os.path.lexists(folder):
         return
     parent = _parent(folder)
@@ -143,8 +143,7 @@ def opened(folder: str) -> Iterator[int]:
 
 
 def require_writable(directory: int, folder: str) -> None:
-    """PermissionError, which says what to do about it, if this process may not make files in an open
-    folder."""
+    """Raises PermissionError, with advice, if this process may not write in an open folder."""
     if os.access(".", os.W_OK | os.X_OK, dir_fd=directory, effective_ids=True):
         return
     what, status = f"folder '{folder}' cannot be written", os.fstat(directory)
@@ -214,7 +213,7 @@ def _require_private(status: os.stat_result, kind: str, name: str) -> None:
 
 
 def _by_owner(status: os.stat_result, action: str, command: str) -> str:
-    """What is to be done by the owner of a folder, whom this process may be."""
+    """Says what to do by the folder's owner, whom this process may be."""
     if os.geteuid() in (status.st_uid, 0):
         return f"{action} ({command}), or name another folder"
     return f"name another folder, or have user {status.st_uid} {action} ({command})"
@@ -240,9 +239,9 @@ _SPECIAL: Final = (
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
-    """A new, empty file beside the path, which takes its place when all has gone well; one that is there
-    stays until then. UNAVAILABLE where it cannot be written, INVALID_ARGUMENT for what is there and is no
-    file, before anything else is done."""
+    """Makes an empty file beside the path, which takes its place in the end; one that is there stays until
+    then. UNAVAILABLE where it cannot be written, INVALID_ARGUMENT for what is there and is no file, before
+    anything else is done."""
     try:
         place = os.path.abspath(path)  # whatever becomes of the folder that names begin with
         temporary = f"{place}.{unique()}"

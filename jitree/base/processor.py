@@ -91,7 +91,8 @@ _assumed: tuple[str, bytes] = ("", b"")
 
 
 def assume(name: str, described: bytes) -> None:
-    """Has this process, a builder that runs no such code, make code for another processor from now on."""
+    """Has this process make code for another processor from now on. It is a builder, and runs no such
+    code."""
     global _assumed
     _assumed = name, described
     for asked in (description, words, fuses):

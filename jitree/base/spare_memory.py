@@ -42,8 +42,8 @@ def add(spare: Spare) -> None:
 
 
 def look() -> None:
-    """Has all spare memory of this process given up if little is left beside it. Nothing happens where the
-    system does not say how much that is."""
+    """Gives up all spare memory of this process if little is left beside it. Nothing happens where the system
+    does not say how much that is."""
     spares = tuple(_spares)
     most = sum(spare.most_kept for spare in spares)
     left = _left() if most else None
@@ -52,8 +52,8 @@ def look() -> None:
 
 
 def give_up_for(size: int) -> bool:
-    """Has all of it given up for an allocation of so many bytes, which has failed. False where nothing was
-    freed by that; none is given up for an allocation that is too large all the same."""
+    """Gives up all of it for an allocation of so many bytes that failed. False where nothing was freed by
+    that; none is given up for an allocation that is too large all the same."""
     spares = tuple(_spares)
     reserved = _reserved(spares)
     left = _left() if reserved else None

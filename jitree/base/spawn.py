@@ -17,9 +17,9 @@ _FLAGS: Final = 0x04 | 0x08 | 0x80
 
 
 def spawn(arguments: Sequence[str], environment: Mapping[str, str], descriptors: Mapping[int, int]) -> int:
-    """Starts the program ``arguments[0]`` in a new session, with ``descriptors`` by the number that
-    they have there, an empty standard input and no signal ignored or blocked (a program of which SIGCHLD is
-    ignored cannot wait for its processes); the number of the process. OSError if that fails."""
+    """Starts the program ``arguments[0]`` in a new session. It has ``descriptors`` by the number that they
+    are given, an empty standard input and no signal ignored or blocked (a program of which SIGCHLD is ignored
+    cannot wait for its processes); the number of the process. OSError if that fails."""
     library = ctypes.CDLL(None)
     actions, attributes, signals = (ctypes.create_string_buffer(_LARGEST) for _ in range(3))
     process = ctypes.c_int()

@@ -143,7 +143,7 @@ class _Finder:
         return spec
 
     def run_early(self, name: str, lock: object) -> None:
-        """Imports a module that is about to be imported, unless it has to be searched for."""
+        """Imports a module that is about to be imported, unless it is searched for."""
         above, _, last = name.rpartition(".")
         package, entry = sys.modules.get(above), self._entries.pop(name, None)
         if package is None or entry is None or (spec := self._spec(name, entry)) is None:
@@ -223,13 +223,13 @@ def _file(name: str) -> str:
 
 
 def _beginning(size: int) -> bytes:
-    """Of a file of this interpreter, form and place, with so many bytes after it: in a file that was cut off
+    """Begins a file of this interpreter, form and place, with so many bytes after: in a file that was cut off
     no place is what it was."""
     return MAGIC_NUMBER + _FORM + os.fsencode(_PACKAGE) + b"\0" + size.to_bytes(8, "little")
 
 
 def _read(file: str, kept: ExitStack) -> tuple[dict[str, Entry], memoryview]:
-    """What the file has, and its bytes, which stay as long as ``kept`` is open. Nothing if it is another
+    """Reads a file, and its bytes, which stay as long as ``kept`` is open. Nothing if it is another
     interpreter's, of another place, or not there."""
     length = len(_beginning(0))
     try:
@@ -274,7 +274,7 @@ def _mapped(file: int) -> Iterator[memoryview]:
 
 
 def _keep(finder: _Finder, is_there: bool) -> None:
-    """Writes the files at the end of a process that has found one missing or out of date."""
+    """Writes missing files, and those out of date, at the end of a process."""
     if is_there and not finder.is_stale:
         return
     with suppress(OSError, SyntaxError):  # not ours to write to, or sources are being changed

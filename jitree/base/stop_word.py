@@ -89,8 +89,8 @@ class _StopWord:
             self._earlier.put(None)
 
     def put_off(self) -> None:
-        """Goes on to the first deadline that has not passed, if machine code sees the last one as over. All
-        of it looks then, as threads in scopes that are to end have perhaps not seen it."""
+        """Goes on to the next deadline, if machine code sees the last as over. All of it looks then, as
+        threads in scopes that are to end have perhaps not seen it."""
         if self._clock is None or self._word.value >= NEVER or self._clock() < self._word.value:
             return
         now = time.monotonic()

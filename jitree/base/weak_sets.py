@@ -19,8 +19,8 @@ Item = TypeVar("Item")
 
 
 class SharedWeakSet(Generic[Item]):
-    """As a ``WeakSet``, which however raises RuntimeError before Python 3.14 where another thread adds to it
-    while one iterates."""
+    """Holds objects weakly, while other threads add. A ``WeakSet`` raises RuntimeError before Python 3.14
+    where one thread adds while another iterates."""
 
     __slots__ = ("__weakref__", "_references")
 

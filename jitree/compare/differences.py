@@ -111,7 +111,7 @@ def diff(
     ulp: float | None = None,
     parameters: Iterable[Any] = (),
 ) -> Difference:
-    """Calls two programs with the same arguments and finds the first number in which they depart.
+    """Calls two programs with the same arguments and finds the first number that differs.
 
     ``a``, ``b``: the path of a module, ``(path, device)``, ``(path, device, options of the session)``, a
     function of a session, the path of an ONNX model, a module of PyTorch, or anything that takes such
@@ -170,7 +170,7 @@ def _aligned(
     pairs: Sequence[Pair],
     rearranged: Sequence[Pair],
 ) -> Difference:
-    """Compares pairs of outputs in lock step, and those that may be rearranged if it can be told how."""
+    """Compares pairs of outputs in lock step, rearranged where it can be told how."""
     sure = [(a, b) for a, b in rearranged if a.has_elements_of(b)]
     unsure = [(a, b) for a, b in rearranged if not a.has_elements_of(b)]
     pairs = sorted((*pairs, *unsure), key=lambda pair: (pair[0].ordinal, pair[0].output))
@@ -193,7 +193,7 @@ def _aligned(
 def _unread(
     found: Difference, comparison: Comparison, one: ProgramSide, inputs: Sequence[Any]
 ) -> tuple[int, int] | None:
-    """Where all that is made agrees, and nobody reads the bytes of a constant that differ: the dispatch that
+    """Finds a constant whose differing bytes nobody reads, where all that is made agrees: the dispatch that
     it is bound to first, and its binding there. None where that is not so."""
     first, where = found.first, comparison.constant_place
     if first is None or first is not comparison.constants or where is None or first.ordinal is None:

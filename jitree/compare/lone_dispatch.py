@@ -79,7 +79,7 @@ class MemorySpan(NamedTuple):
 
 
 class LoneDispatch:
-    """A dispatch with the memory that it ran on, as it was before it ran."""
+    """Runs a dispatch alone, with its memory as it was before it ran."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class LoneDispatch:
 
     @folded
     def run(self, device: str | None = None) -> list[Array]:
-        """Runs it, on its own device unless another is named, and gives what it makes, as in the program."""
+        """Runs it on its own device, unless another is named, and gives its outputs."""
         blocks = self.run_whole(device)
         return [_unpacked(_part(blocks, MemorySpan(*span)), kind) for span, kind in self._facts["outputs"]]
 
@@ -387,16 +387,17 @@ class ConstantReader(NamedTuple):
 def first_reader(
     function: Function, inputs: Sequence[Any], ordinal: int, binding: int, place: range
 ) -> ConstantReader | None:
-    """The first dispatch, from that of a number on, that reads bytes at a ``place`` of what is bound to that
-    one as ``binding``. None if it is not found: none does, or more memory is bound than is copied."""
+    """Finds the first dispatch, from a number on, that reads bytes of a constant. They are at a ``place`` of
+    what is bound to that one as ``binding``. None if it is not found: none does, or more memory is bound than
+    is copied."""
     return _searched(function, inputs, ordinal, binding, place).found
 
 
 def is_unread(
     function: Function, inputs: Sequence[Any], ordinal: int, binding: int, places: Sequence[int]
 ) -> bool:
-    """Whether it is known that no dispatch, from that of a number on, reads any of the bytes: an allocation
-    that values share has bytes between them that nobody writes either."""
+    """Tells whether no dispatch, from a number on, is known to read the bytes: an allocation that values
+    share has bytes between them that nobody writes either."""
     if not places:
         return False
     reader = _searched(function, inputs, ordinal, binding, places)
@@ -465,6 +466,6 @@ class _ConstantReader(Onlooker):
 
 
 def _differ(expected: Sequence[Any], found: Sequence[Any], block: int, changed: Any) -> bool:
-    """Whether two runs have left other memory, but for the bytes that were changed before."""
+    """Tells whether two runs left other memory, but for bytes changed before."""
     found[block][changed] = expected[block][changed]
     return any((one != other).any() for one, other in zip(expected, found, strict=True))

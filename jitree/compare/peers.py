@@ -109,7 +109,7 @@ def _arrays(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _mark(value: Any) -> tuple[int, bytes]:
-    """Another one where a variable has another array, or most of its elements have changed."""
+    """Changes the mark where a variable has another array, or most elements have changed."""
     if not isinstance(value, np.ndarray) or value.dtype.hasobject or not value.size:
         return id(value), b""
     step = max(1, value.size // _SAMPLES)
@@ -154,8 +154,8 @@ def _uncompiled() -> AbstractContextManager[Any]:
 
 @contextmanager
 def watched(show: Show, names: Mapping[int, str]) -> Iterator[None]:
-    """``show`` is told of each tensor that a function of PyTorch gives on this thread, in a ``with`` block.
-    ``names``: of modules, by identity; others have that of their type."""
+    """Tells ``show`` of each tensor that PyTorch gives on this thread, in a block. ``names``: of modules, by
+    identity; others have that of their type."""
     from torch import Tensor
     from torch.nn.modules import module as modules
     from torch.overrides import TorchFunctionMode

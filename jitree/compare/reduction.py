@@ -59,9 +59,10 @@ def reduce(
     ulp: float | None = None,
     parameters: Iterable[Any] = (),
 ) -> str:
-    """Writes the reproduction of a call that is wrong to a folder, as :meth:`Difference.save` does, and says
-    what is wrong. ``against``: another build, device or runtime that is right; without one the call fails, or
-    makes a value that is not finite. Other arguments as of :func:`jitree.diff`.
+    """Writes the reproduction of a wrong call to a folder, and says what differs. :meth:`Difference.save`
+    does the same. ``against``: another build, device or runtime that
+    is right; without one the call fails, or makes a value that is not finite. Other arguments as of
+    :func:`jitree.diff`.
 
     Of a value that is not finite and that no dispatch made, the one that reads it first is written.
     FAILED_PRECONDITION where nothing is wrong, or no dispatch is what fails.

@@ -55,7 +55,7 @@ Results = list[np.ndarray[Any, Any]]
 
 
 class ModuleSide:
-    """A module that is opened anew for each call, so that calls begin with the same state."""
+    """Opens a module anew for each call, so that calls begin alike in state."""
 
     def __init__(self, source: Any, device: Any, options: Mapping[str, Any], function: str | None) -> None:
         self._source = source
@@ -288,8 +288,8 @@ class ShownValue(ObservedDispatch):
 
 
 class Shower:
-    """Tells onlookers of the values of one call, in the order in which they are shown; each once, under the
-    name that it has first."""
+    """Tells onlookers of the values of one call, in the order of the computation; each once, under the name
+    that it has first."""
 
     def __init__(self, onlookers: Sequence[Onlooker]) -> None:
         self._onlookers = onlookers

@@ -266,7 +266,7 @@ def _built(source: ModelSource, options: CompileOptions, name: str, target: str,
 
 
 def _compile(program: _Program, target: str, flags: Sequence[str], work: CompilerWork) -> None:
-    """Signs of results are put between the conversion of the program and all that comes after it."""
+    """Compiles a program, with signs of results put between its conversion and the rest."""
     path = program.path
     if program.signs:
         lowered, path = work.path("lowered.mlirbc"), work.path("signed.mlirbc")
@@ -303,7 +303,7 @@ def _of_onnx(
 
 
 def _of_mlir(source: ModelSource, options: CompileOptions, name: str, work: CompilerWork) -> _Program:
-    """With a name, and names of JAX, where it has such, if this Python has the compiler's package."""
+    """Takes MLIR with names, also of JAX, if this Python has the compiler's package."""
     asked = {**options.inputs._asdict(), "an opset": options.opset}
     for what, value in asked.items():
         if value and not source.is_shaped:
@@ -332,7 +332,7 @@ def _declarations(path: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def logged(path: str) -> Iterator[MessageLog]:
-    """The messages of what runs, which are put there where that is refused or takes too long."""
+    """Keeps the messages of what runs where that is refused or takes too long."""
     try:
         place = os.path.abspath(path)
         log = MessageLog(f"{place}.{unique()}")

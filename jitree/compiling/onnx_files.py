@@ -49,8 +49,8 @@ _LARGEST: Final = (1 << 31) - (16 << 20)
 
 
 def replace_forms(model: Any) -> None:
-    """Takes away what no window reaches, where there is one window, and gathers what pads. Shapes have to be
-    known."""
+    """Replaces forms of operators. It takes away what no window reaches, where there is one window, and
+    gathers what pads. Shapes have to be known."""
     graph = model.graph
     shapes: dict[str, Shape | None] = {weight.name: tuple(weight.dims) for weight in graph.initializer}
     shapes |= {value.name: shape_of(value) for value in (*graph.input, *graph.value_info)}
@@ -165,8 +165,8 @@ class PreparedModel(NamedTuple):
 
 
 def read_model(path: str, name: str) -> Any:
-    """INVALID_ARGUMENT for what is no ONNX file, is damaged or lacks the files of its weights, and
-    where arguments and results are no tensors of numbers."""
+    """Reads an ONNX model. INVALID_ARGUMENT for what is no ONNX file, is damaged or lacks the files of its
+    weights, and where arguments and results are no tensors of numbers."""
     try:
         import onnx
     except ImportError as error:
@@ -328,7 +328,7 @@ def _origins(model: Any) -> dict[str, str]:
 
 
 def _nodes(graph: Any, inside: str) -> Iterator[tuple[Any, int, int, str]]:
-    """Each node, also of the graphs in nodes, with its place in its graph, and where that is."""
+    """Lists nodes, also of graphs in nodes, with their place and their graph's."""
     for index, node in enumerate(graph.node):
         yield node, index, len(graph.node), inside
         for attribute in node.attribute:
@@ -337,7 +337,7 @@ def _nodes(graph: Any, inside: str) -> Iterator[tuple[Any, int, int, str]]:
 
 
 def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:
-    """Gives each node a name that no other has, and tells where it comes from."""
+    """Gives each node a name of its own, and tells where it comes from."""
     found: dict[str, NodePlace] = {}
     takers: dict[str, str] = {}
     for node, *_ in _nodes(model.graph, ""):
@@ -358,7 +358,7 @@ def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:
 
 
 def declaration_of(model: Any) -> str:
-    """Names, types and shapes of arguments and results, as the compiler declares those of other programs."""
+    """Declares arguments and results (names, types, shapes) as the compiler does for other programs."""
     arguments, results = (", ".join(_declared(one)) for one in (model.graph.input, model.graph.output))
     return f"sync func @{FUNCTION}({arguments}) -> ({results})"
 

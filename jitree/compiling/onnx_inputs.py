@@ -190,8 +190,8 @@ def _declared(value: Any) -> str:
 
 
 def check_model(model: Any, name: str) -> None:
-    """INVALID_ARGUMENT for a damaged model, and for arguments and results that modules do not have, with the
-    place in the model."""
+    """Checks a model. INVALID_ARGUMENT for a damaged one, and for arguments and results that modules do not
+    have, with the place in the model."""
     try:
         for kind, values in (("input", model.graph.input), ("result", model.graph.output)):
             for value in values:

@@ -60,8 +60,8 @@ def bytes_of(model: Any, name: str) -> bytes:
 
 
 def program_of(model: Any, name: str, inputs: ChosenInputs, folder: str) -> bytes:
-    """StableHLO of a function that JAX traces, an ONNX file of a module of PyTorch. INVALID_ARGUMENT for
-    arguments without a shape, and what they cannot export; UNAVAILABLE where they are not installed."""
+    """Makes StableHLO of a function that JAX traces, an ONNX file of PyTorch. INVALID_ARGUMENT for arguments
+    without a shape, and what they cannot export; UNAVAILABLE where they are not installed."""
     if not _is_of_torch(model):
         return _of_jax(model, name, inputs)
     path = os.path.join(folder, "exported.onnx")

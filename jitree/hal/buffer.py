@@ -114,7 +114,7 @@ class Allocation(Finalizer, Unique):
 
 
 def length_inside(available: int, offset: int, length: int) -> int:
-    """The length of a range with WHOLE_BUFFER resolved, -1 where it is not inside so many bytes: a rule of
+    """Resolves WHOLE_BUFFER in a range's length, -1 where it is not inside the bytes: a rule of
     :mod:`jitree.hal.checks`."""
     rest = available - offset
     if length == WHOLE_BUFFER:
@@ -268,7 +268,8 @@ class BufferView(Unique):
     def __init__(
         self, buffer: Buffer, shape: tuple[int, ...], element_type: int, encoding: int = ENCODING_DENSE
     ) -> None:
-        """OUT_OF_RANGE for shapes that no tensor can have, and that the buffer is too short for."""
+        """Makes a view. OUT_OF_RANGE for shapes that no tensor can have, and that the buffer is too short
+        for."""
         try:
             needed = _lengths[element_type][shape]
         except KeyError:

@@ -118,7 +118,7 @@ def _are_more(first: int, second: int) -> bool:
 
 
 def constants_refusal(first: int, count: int) -> int:
-    """Why so many words from the first one on are none that a program can push."""
+    """Says why a program cannot push so many words from the first one on."""
     return 0 if first >= 0 and 0 <= count <= MAXIMUM_CONSTANTS - first else CONSTANTS
 
 

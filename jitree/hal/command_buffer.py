@@ -442,7 +442,7 @@ def _check_count(what: str, stated: int | None, count: int, executable: Executab
 def _check_slot_copy(
     entries: Sequence[tuple[Buffer, int, int] | None], source: Reference, target: Reference
 ) -> None:
-    """A copy of which at least one side is a slot, once the table is known."""
+    """Checks a copy with a slot on one side, once the table is known."""
     ranges = []
     for slot, buffer, offset, length in (source, target):
         entry = entries[slot] if buffer is None else (buffer, 0, buffer.byte_length)

@@ -160,7 +160,7 @@ class List(MemoryRecord):
 
 
 class Commands(MemoryRecord):
-    """Tells machine code what it must know of a command buffer before it executes it."""
+    """Tells machine code what it must know of a command buffer to execute it."""
 
     next: Commands  # in a list of idle ones
     ready: i64  # 1 = recording has ended and machine code may execute it
@@ -245,7 +245,7 @@ class Log(MemoryRecord):
 
 
 class LoggedEvent(MemoryRecord):
-    """Is a part of a row that one thread did at once, or a job from its beginning to its end."""
+    """Records a part of a row that one thread did, or a whole job."""
 
     begun: i64  # ticks
     ended: i64  # 0 = not complete

@@ -121,7 +121,7 @@ class Device(Unique, QueueOperations):
         return None
 
     def follows(self, fence: Fence) -> bool:
-        """Whether what is submitted from now on comes after what a fence stands for, without a wait."""
+        """Tells whether what is submitted next follows a fence without a wait."""
         return False
 
     def replace_device_allocator(self, allocator: Allocator) -> None:

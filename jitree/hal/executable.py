@@ -44,8 +44,8 @@ class Executable(abc.ABC):
     """What counts its memory, in a session with limits."""
 
     def publish(self, table: HandleTable, address: int, entry_points: int, names: int) -> None:
-        """Shows machine code its KernelEntry records, and in the extension the addresses of names and of
-        PipelineRecords (0 without)."""
+        """Shows machine code its KernelEntry records, and names and PipelineRecords by address. The extension
+        has these addresses (0 without)."""
         table.set_extent(address, entry_points, self.function_count)
         extension = (address + table.extension - table.base) >> 3
         named = words_of(ExecutableRecord)
@@ -53,8 +53,8 @@ class Executable(abc.ABC):
         table.i64[extension + named.pipelines] = self._pipelines() if self.layouts else 0
 
     def _pipelines(self) -> int:
-        """Address of the addresses of the functions' PipelineRecords, 0 if there is not one for each. They
-        last as long as the executable: a loader may give it again, with others."""
+        """Finds the addresses of the functions' PipelineRecords, 0 if one has none. They last as long as the
+        executable: a loader may give it again, with others."""
         if len(self.layouts) != self.function_count:
             return 0
         records = self._published.get(self.layouts)

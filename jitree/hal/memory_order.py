@@ -177,7 +177,7 @@ def _weak_points(fence: Fence) -> _WeakPoints:
 
 
 def _are_over(points: _WeakPoints) -> bool:
-    """Whether they are reached, or one of them has failed or never will be reached."""
+    """Tells whether all are reached, or one has failed or never will be reached."""
     are_reached = True
     for reference, value in points:
         semaphore = reference()
@@ -212,7 +212,7 @@ _lock = guard()
 
 
 class _Looks:
-    """How many uses may be looked at, so that looking for those that have ended takes a few steps a call,
+    """Limits how many uses are looked at. So looking for those that have ended takes a few steps a call,
     however many are pending."""
 
     left = 0
@@ -265,8 +265,8 @@ def _add(use: Use, earlier: Earlier) -> None:
 
 
 def _stand(use: Use, earlier: Earlier) -> None:
-    """Puts a use where others find it, and not those any more that it stands for. One that an event loop goes
-    on with stands for none that others go on with, as it is not found by all that may wait for these."""
+    """Puts a use where others find it, in place of those that it covers. One that an event loop goes on with
+    stands for none that others go on with, as it is not found by all that may wait for these."""
     _reading.add(use, use.read)
     _writing.add(use, use.written)
     earlier_uses = {one for one in earlier.uses if use.driver in (0, one.driver)}
@@ -278,8 +278,8 @@ def _stand(use: Use, earlier: Earlier) -> None:
 
 
 def _cut(memory: MemoryMap[Use], use: Use, piece: Extent, extent: Extent) -> None:
-    """A use is found no more in the part of a piece of memory that lies in an extent. An interrupt leaves no
-    piece in the map of which the use does not know."""
+    """Cuts an extent out of a piece of memory where a use is found. An interrupt leaves no piece in the map
+    of which the use does not know."""
     held = use.read if memory is _reading else use.written
     rest = [(piece[0], extent[0])] if piece[0] < extent[0] else []
     rest += [(extent[1], piece[1])] if extent[1] < piece[1] else []

@@ -350,7 +350,7 @@ def _call_each(semaphore: Semaphore, value: int, failure: StatusError | None) ->
 
 
 def _tell(turns: deque[News]) -> BaseException | None:
-    """Tells of failures, and of what comes of them, and does then what was put off until that."""
+    """Tells of failures and what comes of them, then does what was put off."""
     raised: BaseException | None = None
     _this_thread.turns = turns
     try:

@@ -59,7 +59,7 @@ def watch_gate(lock: threading.RLock) -> AbstractContextManager[object]:
 
 
 def watch_calls(table: HandleTable) -> None:
-    """The watchdog reads the calls of a new session or executable, if it is on."""
+    """Has the watchdog, if on, read the calls of a new session or executable."""
     if current is None:
         return
     from jitree.base.events import listen

@@ -187,7 +187,7 @@ def contained(function: Callable[..., T], *arguments: Any) -> T:
 
 
 class Admission(Unique, abc.ABC):
-    """Lets as many requests wait as there is room for, until no more are taken."""
+    """Lets as many requests wait as have room, until no more are taken."""
 
     def __init__(self, waiting: int, timeout: float | None) -> None:
         if waiting < 1:
@@ -215,8 +215,8 @@ class Admission(Unique, abc.ABC):
         """Answers requests until no more are taken. Runs once a thread."""
 
     def _admit(self, threads: int) -> None:
-        """UNAVAILABLE when no more are taken, RESOURCE_EXHAUSTED when too many wait, FAILED_PRECONDITION on
-        another event loop than that of the first request: nothing works there."""
+        """Admits a request. UNAVAILABLE when no more are taken, RESOURCE_EXHAUSTED when too many wait,
+        FAILED_PRECONDITION on another event loop than that of the first request: nothing works there."""
         if self.draining:
             self.metrics["refused"] += 1
             raise UnavailableError("no more requests are taken; the server is being drained")
@@ -249,7 +249,7 @@ class Admission(Unique, abc.ABC):
         self._has_room.set()
 
     def count_on(self, earlier: Admission) -> None:
-        """Adds to the counts of what it takes the place of, which may have requests that it still answers."""
+        """Adds the counts of what it replaces, which may still answer requests."""
         self.metrics = earlier.metrics
 
     async def drain(self) -> None:

@@ -40,7 +40,7 @@ def http_status(error: StatusError) -> int:
 
 
 def placed(program: Program) -> Program:
-    """The program on what Ray has given to this worker, if it names no device: the first of its GPUs
+    """Places a program that names no device on what Ray gave to this worker: the first of its GPUs
     (``num_gpus``), else as many threads as it has processors (``num_cpus``)."""
     import ray
 

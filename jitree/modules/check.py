@@ -29,7 +29,7 @@ FailureSink = Callable[[str], None]
 
 
 def default_tolerance(code: int) -> float:
-    """The absolute tolerance for elements of a type, by its number, when the program states none."""
+    """Gives the absolute tolerance of a type, by its number, when none is stated."""
     return _SMALL_TOLERANCE if element_type(code).bits < 32 else _TOLERANCE
 
 
@@ -60,7 +60,7 @@ def equal(lhs: HostTensor, rhs: HostTensor) -> str | None:
 
 
 def almost_equal(lhs: HostTensor, rhs: HostTensor, atol: float, rtol: float) -> str | None:
-    """Type and shape are the same and elements differ by at most atol + rtol * abs(right); NaN equals NaN.
+    """Compares types, shapes and elements within atol + rtol * abs(right); NaN equals NaN.
 
     INVALID_ARGUMENT for elements that are no floating-point numbers.
     """

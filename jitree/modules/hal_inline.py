@@ -83,7 +83,7 @@ def allocate_initialized(
 
 
 def wrap(state: InlineState, source: VmBuffer, offset: int, length: int) -> Buffer:
-    """A range of a VM buffer as a HAL buffer that shares its memory and keeps it."""
+    """Wraps a range of a VM buffer as a HAL buffer that shares memory."""
     _check_range(source, offset, length)
     address = source.address + offset
     access = MemoryAccess.ALL if source.writable else MemoryAccess.READ

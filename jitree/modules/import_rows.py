@@ -117,7 +117,7 @@ def read_table(file: str) -> Iterator[list[str]]:
 
 @cache
 def _lines() -> dict[str, dict[str, list[str]]]:
-    """Lines of ``imports.tsv`` by module and name, the newest of a name before the older ones."""
+    """Reads the lines of ``imports.tsv`` by module and name, a name's newest first."""
     found: dict[str, dict[str, list[str]]] = {}
     for line in reversed(table_lines("imports.tsv")):
         module, name, _ = line.split("\t", 2)

@@ -108,8 +108,8 @@ class ExportName(NamedTuple):
         return [TensorKind(element, shape) for element, shape in zip(elements, shapes, strict=True)]
 
     def flat_output(self, extent: Extent, limit: int) -> TensorKind | None:
-        """A result without a shape, which lies there or in a few bytes more, up to ``limit``: elements in a
-        row, of the last type."""
+        """Finds a flat result of a range, with elements of the last type. It may have a few bytes
+        more (up to ``limit``)."""
         if not self.types:
             return None
         size = max(1, self.types[-1].bits // 8)
@@ -169,7 +169,7 @@ def _element(name: str) -> ElementType | None:
 
 
 def fits(kind: TensorKind, length: int) -> bool:
-    """Whether a binding of ``length`` bytes may be just this tensor, perhaps with padding after it."""
+    """Tells whether a binding of ``length`` bytes may be this tensor, perhaps with padding."""
     size = kind.byte_length
     return size == length or (size > 0 and -(-size // _PADDING) * _PADDING == length)
 

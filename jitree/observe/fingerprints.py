@@ -101,7 +101,7 @@ class TensorFingerprint(NamedTuple):
         return bool(same >= max(_FEWEST, np.count_nonzero((a != 0) | (b != 0)) * _MOST))
 
     def nearness(self, other: TensorFingerprint) -> float:
-        """How near it is to one that is near, in sixteenths up to a half: which of several it is."""
+        """Measures nearness to a near one, in sixteenths up to a half: which of several it is."""
         a, b = self.samples, other.samples
         assert a is not None and b is not None
         finite = np.isfinite(a) & np.isfinite(b)
@@ -128,7 +128,7 @@ class TensorFingerprint(NamedTuple):
         return bool(np.count_nonzero(a != b) > _MOVED * a.size)
 
     def is_rearranged(self, other: TensorFingerprint) -> bool:
-        """Whether both seem to hold the same elements, perhaps in another order and with padding."""
+        """Tells whether both seem to hold the same elements, perhaps reordered and padded."""
         if self.has_elements_of(other):
             return True
         a, b = self.figures, other.figures
@@ -252,8 +252,8 @@ def suspects(
     since: tuple[int | None, int | None],
     until: tuple[int | None, int | None],
 ) -> str:
-    """The dispatches between two places where both make the same, but for those that only lay out in another
-    way what the other has as well."""
+    """Lists dispatches between two places that agree, but for those that only move data. These lay out in
+    another way what the other side has as well."""
     texts = []
     for side, fingerprints in enumerate(per_side):
         first, last = since[side], until[side]
@@ -309,7 +309,7 @@ Pair = tuple[TensorFingerprint, TensorFingerprint]
 
 
 def related(one: list[TensorFingerprint], other: list[TensorFingerprint]) -> list[TensorFingerprint]:
-    """Those of one side that may be a tensor of the other one, by their values."""
+    """Finds those of one side that may be the other side's tensor, by values."""
     digests = {item.digest for item in other}
     rearranged = _Rearranged(other)
     lengths: dict[int, list[tuple[float, TensorFingerprint]]] = {}
@@ -354,8 +354,8 @@ def _unrefuted(
     one: list[TensorFingerprint],
     other: list[TensorFingerprint],
 ) -> list[Pair]:
-    """Without those that only look alike by their names, and of which both make something that agrees for
-    sure: they are of another layout, or fused with other operations."""
+    """Drops pairs alike by name alone, where both make something that agrees for sure: they are of another
+    layout, or fused with other operations."""
     used = [
         used_by({pair[number].ordinal for pair in sure}, side) for number, side in enumerate((one, other))
     ]

@@ -161,8 +161,8 @@ class FiniteCheck(Onlooker):
 
 
 class _Untouched:
-    """Of elements that are looked at in their order, those that a check finds and the dispatch has not
-    written: in memory that tensors share, what is bound as an input holds outputs as well."""
+    """Checks what the dispatch has not written, piece by piece, in order:
+    in memory that tensors share, what is bound as an input holds outputs as well."""
 
     def __init__(
         self, finds: Callable[[Array], Array], tensor: ObservedTensor, changes: Sequence[Extent]
@@ -185,7 +185,7 @@ class _Untouched:
 def find(
     tensor: ObservedTensor, applies: Callable[[ElementType], bool], finds: Callable[[Array], Array]
 ) -> Fault | None:
-    """The first element of a tensor that a check finds, if its type is known well enough."""
+    """Finds the first element that a check reports, if its type is known."""
     kind = tensor.kind
     if kind is None or not applies(kind.element) or kind.element.bits < 8:
         return None

@@ -177,8 +177,8 @@ class Comparison:
         return True
 
     def counterparts(self, given: Pairing) -> tuple[Pairing, Closeness, str]:
-        """Two tensors with the same element in each place, how far they are apart, and what was done for it,
-        or that it is not known whether they are so: other builds may keep theirs in another layout."""
+        """Pairs two tensors place by place, with how far they are apart. It says what was done for that, or
+        that it is not known whether they are so: other builds may keep theirs in another layout."""
         closeness = compare(*given, self.allowed)
         left, right, shape = given
         if closeness.first is None or self._is_one_program:
@@ -195,7 +195,7 @@ class Comparison:
         return given, closeness, "" if near >= MANY else UNKNOWN_ORDER
 
     def _depart(self, number: int, found: Departure, is_moved: bool) -> None:
-        """A constant that a dispatch only moves departs where the first dispatch computes with it."""
+        """Lets a constant depart at the dispatch that first computes with it, not moves."""
         if is_moved:
             found = found._replace(reason=f"{found.reason}; it only moves that, what is made of it agrees")
             self._movers.add(f"{found.dispatch} (dispatch {found.ordinal})")
@@ -218,7 +218,7 @@ class Comparison:
             self.first = self.first._replace(reason=reason)
 
     def _moves(self, a: ObservedDispatch, b: ObservedDispatch, made: Pairing) -> bool:
-        """Whether all that departs in a tensor departs so in what no dispatch has made."""
+        """Tells whether all departures in a tensor are in what no dispatch has made."""
         if not self._is_one_program:
             return False
         read: set[tuple[bytes, bytes]] = set()
@@ -254,8 +254,8 @@ class Comparison:
         )
 
     def _reads_of(self, dispatch: ObservedDispatch) -> tuple[ReadTensor, ...]:
-        """Of values that another runtime shows it is not known what they are made of, so an input is told by
-        the dispatch that made it."""
+        """Tells inputs by the dispatch that made them. Of values that another runtime shows it is not known
+        what they are made of."""
         reads = []
         for number, tensor in enumerate(dispatch.inputs):
             is_known = tensor.origin in self._met or tensor.origin.startswith(ARGUMENT)

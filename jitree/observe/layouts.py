@@ -82,8 +82,8 @@ class MatrixLayout(NamedTuple):
 
 
 def nearness(one: Array, other: Array) -> float:
-    """Which part of the elements of the same number are counterparts, as far as values tell it. Too few, or
-    all alike, are taken for such."""
+    """Measures which part of as many elements are counterparts, as far as values tell. Too few, or all alike,
+    are taken for such."""
     samples = _samples(one.size)
     left, right = (_numbers(array.reshape(-1)[samples]) for array in (one, other))
     near, together = _likeness(left, right)
@@ -91,8 +91,8 @@ def nearness(one: Array, other: Array) -> float:
 
 
 def find(plain: Array, packed: Array, shape: Shape) -> MatrixLayout | None:
-    """The layout in which a tensor holds what the other one, of a shape, holds in the order of rows. None if
-    there is none in which values show it."""
+    """Finds the layout in which a tensor holds another one's elements of a shape. That one has them in the
+    order of rows. None if there is none in which values show it."""
     if len(shape) < 2 or prod(shape) != plain.size:
         return None
     samples = _samples(plain.size)

@@ -73,8 +73,8 @@ def place_factors(
     name: ExportName,
     constants: Sequence[int],
 ) -> None:
-    """Gives inputs that are whole blocks of constants the part that the name and the constants of the
-    dispatch say, where there is one way only: as many blocks as places and operands that nothing else
+    """Gives inputs, whole blocks of constants, the part that the dispatch's name says. Its constants say it
+    too. That is so where there is one way only: as many blocks as places and operands that nothing else
     explains."""
     blocks = [tensor for tensor in inputs if _is_block(tensor, operands)]
     others = [tensor for tensor in (*inputs, *outputs) if tensor not in blocks]
@@ -113,7 +113,7 @@ def _fits(tensor: ObservedTensor, place: int, kind: TensorKind) -> bool:
 
 
 class Onlooker(abc.ABC):
-    """Is told of dispatches and of transfers, one at a time, on the thread that executes them."""
+    """Hears of dispatches and transfers, one by one, on the executing thread."""
 
     def begins(self, call: ObservedCall) -> None:
         """The first step of a call is about to be done; its arguments are ready."""

@@ -92,7 +92,7 @@ class Origins:
         return CallOrigin(call, location, call_site)
 
     def _call(self, variables: dict[str, Any]) -> ObservedCall:
-        """What is known of a call lasts as long as what begins it, which has it."""
+        """Keeps what is known of a call as long as what begins the call."""
         start = variables["start"]
         found: dict[Origins, ObservedCall] = vars(start).setdefault(_OBSERVED, {})
         if self not in found:

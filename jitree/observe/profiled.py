@@ -91,7 +91,7 @@ class CallParts(NamedTuple):
 
 
 class DoneCommand(NamedTuple):
-    """A dispatch, or a transfer in a command buffer, from its first to its last part."""
+    """Records a dispatch, or a command buffer's transfer, from its first to last part."""
 
     name: str
     kind: str
@@ -308,7 +308,7 @@ class Sampler:
 
 
 class Samples:
-    """Calls that were timed from their beginning to their end, and what they stand for."""
+    """Holds calls that were timed from beginning to end, and what they represent."""
 
     def __init__(self, calls: Sequence[ProfiledCall], windows: Sequence[tuple[int, int]]) -> None:
         self._calls: dict[int, list[ProfiledCall]] = defaultdict(list)

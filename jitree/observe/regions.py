@@ -103,7 +103,7 @@ def joined(groups: Sequence[Sequence[Extent]], name: ExportName) -> list[Extent]
 
 
 def _rank(length: int, name: ExportName) -> int:
-    """The place of the likeliest tensor for a range among those that the name has."""
+    """Ranks a range's likeliest tensor among those that the name has, by its place."""
     likely = _likely(length, name)
     return name.outputs.index(likely[0]) if likely else len(name.outputs)
 
@@ -241,8 +241,7 @@ def _is_cut(extent: Extent, outputs: Sequence[ObservedTensor]) -> bool:
 def _part(
     operand: Extent, outputs: Sequence[ObservedTensor], name: ExportName, regions: Regions
 ) -> PlacedTensor | None:
-    """The tensor in a shared allocation that is as long as the name says, the latest such; or the only
-    one."""
+    """Finds the latest tensor of a shared allocation that is as long as named; or the only one."""
     inside = [
         region
         for region in regions.inside(operand)

@@ -57,8 +57,8 @@ class Digest:
         self._before = [self._seen(piece) for piece in self._pieces()]
 
     def changes(self) -> list[list[Extent]]:
-        """Ranges that have changed since, to the byte or the line, those near to each other together. A gap
-        is left where a tensor may begin after it."""
+        """Lists ranges that have changed since, to the byte or line, near ones together. A gap is left where
+        a tensor may begin after it."""
         found: list[list[Extent]] = []
         for run in self._runs():
             gap = run[0] - sum(found[-1][-1]) if found else _GAP
@@ -243,7 +243,8 @@ class ObservedTensor(Unique):
                 self.kind = self.kind._replace(shape=shapes.pop())
 
     def guess_element(self, elements: Set[ElementType], source: str) -> None:
-        """Without a type, elements of the only one of these in a row, if there is only one."""
+        """Guesses elements without a type: of the only one of these in a row. It does so if there is only
+        one."""
         if self.kind is None and len(elements) == 1:
             self.kind = flat(next(iter(elements)), self.extent[1])
             self.source = UNKNOWN if self.kind is None else source

@@ -116,7 +116,7 @@ def _histogram(parts: Parts, least: float, most: float) -> tuple[int, ...]:
 
 
 class Tolerance(NamedTuple):
-    """An element is near another one if one of those that are given says so; without any, if bits agree."""
+    """Allows an element to be near another: one rule is enough; without any, if bits agree."""
 
     atol: float | None = None
     rtol: float | None = None

@@ -206,8 +206,8 @@ class ParameterFile:
     __slots__ = ("name", "view", "writable")
 
     def __init__(self, path: str | os.PathLike[str], mode: Mode = Mode.FILE, access: Access = Access.READ):
-        """NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE as the system says, INVALID_ARGUMENT for what is no
-        file, all naming the path."""
+        """Maps a file. NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE as the system says, INVALID_ARGUMENT for
+        what is no file, all naming the path."""
         try:
             self.name = os.fspath(path)
         except TypeError as error:

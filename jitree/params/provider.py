@@ -250,7 +250,7 @@ class ParameterProvider:
 
 
 def open_providers(sources: Iterable[Source], mode: Mode = Mode.FILE) -> tuple[ParameterProvider, ...]:
-    """One provider for each scope, in the order in which the scopes are first named.
+    """Opens a provider for each scope, in the order of their first naming.
 
     A source is ``scope=path`` or ``path``; a mapping of keys to arrays or of scopes to such mappings (or to
     objects with ``state_dict()``, to indices, to paths); an object with ``state_dict()``; a

@@ -159,8 +159,8 @@ def _is_measurable(function: Function) -> bool:
 
 
 def _is_repeating(function: Function, flags: ParsedFlags) -> bool:
-    """Whether a function takes the size of the batch and makes all its calls itself. Named, it is measured as
-    any other, with the inputs that are given."""
+    """Tells whether a function takes the batch's size and makes all its calls itself. Named, it is measured
+    as any other, with the inputs that are given."""
     return not flags.text("function") and function.reflection.get(_BENCHMARK) == _DISPATCH
 
 
@@ -259,12 +259,12 @@ def _measure(
 
 
 def _start(prepared: PreparedCall) -> Start:
-    """How Python programs begin a call where they can wait for it, which takes less of the host."""
+    """Begins a call as Python programs that can wait do, which takes less time."""
     return prepared.python_start if prepared.shows_its_end else prepared.start
 
 
 def _batch(call: Callable[[], object], start: Start, size: int, concurrency: int) -> Callable[[], object]:
-    """Makes the calls of one batch and waits for their results, which die inside the measured time."""
+    """Makes the calls of a batch and waits for results, which die while timed."""
     if size == 1:
         return call
     if concurrency == 1:

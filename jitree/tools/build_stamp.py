@@ -23,7 +23,7 @@ _SUFFIXES: Final = (".py", ".tsv")
 
 
 def text(compiler: str) -> str:
-    """The compiler and a line for each file of code, so that branches that change different files merge."""
+    """Lists the compiler and a line for each file, so that branches merge."""
     return "\n".join([compiler, *map(line, sources()), ""])
 
 
@@ -34,7 +34,7 @@ def sources() -> list[str]:
 
 
 def changed_since(stamp: Path) -> bool:
-    """Whether a file that is younger than a stamp has other code than the stamp says."""
+    """Tells whether a younger file has other code than a stamp says."""
     lines, age = set(stamp.read_text(encoding="ascii").splitlines()), stamp.stat().st_mtime
     young = [name for name in sources() if (_PACKAGE / name).stat().st_mtime >= age]
     return any(line(name) not in lines for name in young)
@@ -49,7 +49,7 @@ def line(name: str) -> str:
 
 
 def _code(node: object) -> object:
-    """A tree without documentation and without fields that some versions of Python have and others do not."""
+    """Gives a tree without documentation and without fields that only some Pythons have."""
     if isinstance(node, ast.AST):
         fields = [(name, _code(value)) for name, value in ast.iter_fields(node) if value not in (None, [])]
         return type(node).__name__, fields

@@ -190,7 +190,7 @@ def _levels(text: str) -> Iterator[str]:
 
 
 def _built(recipes: Sequence[Recipe], level: str) -> Mapping[bytes, bytes]:
-    """The files that a cache with nothing else has when all of them are built, by key."""
+    """Builds the files of a cache with these alone, by key."""
     with tempfile.TemporaryDirectory(prefix="jitree-pack-") as folder, kept_in(folder):
         if place().refusal:
             raise UnavailableError(f"{place().reason}; TMPDIR may name another place")

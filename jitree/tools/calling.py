@@ -49,7 +49,7 @@ def prepare(
 
 
 class ConfinedCall:
-    """A call of a function in a separate process, which has devices and objects for itself."""
+    """Calls a function in a separate process, which has its own devices and objects."""
 
     def __init__(self, function: ProcessFunction, arguments: Sequence[hv.HostValue]) -> None:
         self._function = function
@@ -107,8 +107,8 @@ class PreparedCall:
 
     @property
     def shows_its_end(self) -> bool:
-        """Whether Python programs see by its results when a call of an asynchronous function is done: all of
-        them are arrays and numbers, and one is an array."""
+        """Tells whether results show Python programs when an asynchronous call is done: all of them are
+        arrays and numbers, and one is an array."""
         return self.is_plain and "r" in self._function.vm_function.convention.results
 
     def vm_results(self, returned: Any) -> list[Any]:
@@ -271,7 +271,7 @@ def _reference_to_host(value: object, function: Function) -> hv.HostValue:
 
 
 def _require_end(found: VmList) -> None:
-    """RESOURCE_EXHAUSTED for lists in lists that no text has room for, or that are in a circle."""
+    """Refuses (RESOURCE_EXHAUSTED) lists that lie too deep for a text, or in a circle."""
     waiting, count = [(found, 1)], 0
     while waiting:
         items, depth = waiting.pop()

@@ -28,7 +28,7 @@ class _Test(NamedTuple):
 
 
 class Report:
-    """Writes what happens while the tests of one module run, and the totals at the end."""
+    """Writes what happens while one module's tests run, and the totals at the end."""
 
     def __init__(self, suite: str, count: int, write: Callable[[str], object]) -> None:
         self._suite = suite
@@ -177,7 +177,7 @@ def _run_all(
 def _run_test(
     modules: Sequence[ModuleLike], name: str, opened: tuple[Device, ...], flags: ParsedFlags, report: Report
 ) -> None:
-    """Runs a test in a new context, so that tests do not see each other's state."""
+    """Runs a test in a new context, which shares no state with other tests."""
     from jitree.modules.check import CheckModule
 
     try:

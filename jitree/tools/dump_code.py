@@ -74,8 +74,8 @@ class _Kernel(NamedTuple):
 def code_lines(
     module: BytecodeModule, text: str, matches: Matches, renderers: Sequence[Renderer]
 ) -> Iterator[str]:
-    """The code of the functions that are called ``text``, of the module or else of its VMVX executables. Of a
-    function that is not compiled as a whole (``--tiers`` says why) that of its dispatch, if it has one.
+    """Prints the code of functions called ``text``, of the module or its VMVX executables. Of a function that
+    is not compiled as a whole (``--tiers`` says why) that of its dispatch, if it has one.
 
     NOT_FOUND, with what can be shown, if there is no such function, or not one dispatch of it."""
     import_module("jitree.codegen.image.compile")  # that llvmlite is not installed is said first
@@ -114,7 +114,7 @@ def _dispatch_lines(module: BytecodeModule, place: _Place, renderers: Sequence[R
 
 
 def _dispatches(module: BytecodeModule, place: _Place) -> Iterator[_Kernel]:
-    """Those that have the name of a function, or of its twin that waits for nothing."""
+    """Finds dispatches with the name of a function, or of its twin without waits."""
     starts = tuple(f"{place.name}{suffix}_dispatch_" for suffix in ("", TORCH_ASYNC_SUFFIX))
     return (kernel for kernel in _kernels(module) if place.name and kernel.name.startswith(starts))
 
@@ -196,7 +196,7 @@ class _Count(NamedTuple):
 
 
 def tier_lines(module: BytecodeModule) -> Iterator[str]:
-    """A report of a module and of its VMVX executables, and what keeps it from being made or kept."""
+    """Reports on a module and its VMVX executables, and on what hinders code."""
     notes = _notes(tiering.recipe(module.program, module.name))
     refusals = {int(ordinal): reason for ordinal, reason in notes["refusals"].items()}
     yield from _module_lines(f"module @{module.name}", module, refusals)

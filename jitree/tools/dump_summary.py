@@ -378,7 +378,7 @@ def _span(names: Sequence[str]) -> str:
 
 
 def executable_formats(module: ModuleTables) -> list[str]:
-    """Executable formats that the module names in its constants, in the order of their appearance."""
+    """Names the executable formats in the module's constants, in order of their appearance."""
     found = []
     for segment in module.rodata:
         if segment.external or not 0 < len(segment.data) <= _LONGEST_FORMAT:

@@ -192,7 +192,7 @@ def parse_elements(tokens: list[str], row: ElementType) -> npt.NDArray[Any]:
 
 
 def spelling_of(row: ElementType) -> str:
-    """What a message about the number of elements adds where one element is not one plain number."""
+    """Explains a number of elements where one element is not one plain number."""
     if row.numerical_class == _COMPLEX_CLASS:
         return f"; an element of type {row.name} is one word: `1+2j`, or the hex of its {row.bits // 8} bytes"
     return ""

@@ -168,7 +168,7 @@ def parse_flags(arguments: Sequence[str], flag_set: FlagSet) -> ParsedFlags:
 
 
 def command(flag_set: FlagSet) -> Callable[[Callable[[ParsedFlags], int]], Callable[[Sequence[str]], int]]:
-    """Makes a command's ``main``, which takes its arguments, of what it does with its flags.
+    """Makes a command's ``main`` of what it does with its flags.
 
     ``--help``, which all commands have, is answered here.
     """

@@ -90,7 +90,7 @@ class Shown(abc.ABC):
         """What follows when something cannot be written."""
 
     def discard(self) -> None:
-        """Points the stream at nothing, so that the interpreter's own flush at exit fails no more."""
+        """Points the stream at nothing, so that the interpreter's flush at exit succeeds."""
         with ignored(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), self._stream.fileno())
 

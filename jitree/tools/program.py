@@ -164,7 +164,7 @@ def read_modules(flags: ParsedFlags) -> list[ModuleLike]:
 
 
 def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequence[ModuleLike]) -> Session:
-    """A session for modules that are not yet in it, as the flags want it.
+    """Creates a session by flags, for modules that are not yet in it.
 
     Archives are opened only for modules that read parameters: a compiler writes none for a program whose
     constants it keeps, and the flag that names it is there all the same."""
@@ -189,8 +189,8 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
 
 
 def load_modules(session: Session, loaded: Sequence[ModuleLike], compiled: str = "") -> Module:
-    """Loads modules, with their machine code if there is some, into a session and gives the last one, also
-    where others have its name."""
+    """Loads modules, with machine code if there is some, and gives the last one. Others in the session may
+    have its name."""
     return session.link(*loaded, compiled=compiled or None)[-1]
 
 

@@ -140,7 +140,7 @@ def _write_file(values: Sequence[hv.HostValue], specification: str) -> None:
 
 
 def _write_archive(values: Sequence[hv.HostValue], path: str, replace: bool) -> None:
-    """Arrays are named by their number in the archive, as numpy names those without a name."""
+    """Writes an archive in which arrays are named by number, as numpy does."""
     contents = [_npy_bytes(value) for value in values]
     if not replace and os.path.exists(path) and not (os.path.isfile(path) and zipfile.is_zipfile(path)):
         raise InvalidArgumentError(f"`{path}` is not a numpy archive, so nothing can be appended to it")

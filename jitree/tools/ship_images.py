@@ -65,8 +65,8 @@ class ShippedImage(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    """Writes tables and the stamp, builds images that are out of date, and removes what is no longer one.
-    ``--check`` only names images that are out of date."""
+    """Writes tables and the stamp, builds images that are out of date, removes others. ``--check`` only names
+    images that are out of date."""
     if os.environ.get("PYTHONHASHSEED") != "0":  # Numba orders some variables by their hash
         command = [sys.executable, "-m", "jitree.tools.ship_images", *arguments]
         os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})

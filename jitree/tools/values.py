@@ -118,12 +118,12 @@ REMAINING: Final = "*"
 
 
 def is_numpy_file(path: str) -> bool:
-    """Whether a path names arrays with their shapes and types, or one of an archive."""
+    """Tells whether a path names arrays with shapes and types, or an archive's."""
     return path.endswith((".npy", ".npz")) or ".npz:" in path
 
 
 class ValueFiles:
-    """The files of one command, kept open so that ``+`` continues where the last read of a file ended."""
+    """Keeps one command's files open, so that ``+`` continues where a read ended."""
 
     def __init__(self) -> None:
         self._open: dict[str, BinaryIO] = {}
@@ -151,7 +151,7 @@ class ValueFiles:
         return file
 
     def read_bytes(self, mode: str, path: str, length: int) -> elements.Bytes:
-        """``length`` bytes from the start of a file (``@``) or from where the last read ended (``+``)."""
+        """Reads ``length`` bytes from a file's start (``@``) or the last read's end (``+``)."""
         raw = self._at(mode, path).read(length)
         if len(raw) < length:
             raise errors.OutOfRangeError(f"end-of-file: `{path}` has {len(raw)} of the {length} bytes wanted")
@@ -298,7 +298,7 @@ def parse_values(texts: Sequence[str], kinds: Sequence[str], files: ValueFiles) 
 
 
 def _as_input(value: HostValue, kind: str) -> HostValue:
-    """``(null)`` and ``(ignored)`` are 0 for a scalar parameter and a null reference for the others."""
+    """Takes ``(null)`` and ``(ignored)`` as 0 for scalars, else as a null reference."""
     if not isinstance(value, Null | Ignored):
         return of_kind(value, kind)
     if kind not in SCALAR_TYPES:
@@ -307,7 +307,7 @@ def _as_input(value: HostValue, kind: str) -> HostValue:
 
 
 def of_kind(value: HostValue, kind: str) -> HostValue:
-    """An array of rank 0, which is how files hold scalars, as the scalar that it is for a scalar kind."""
+    """Gives an array of rank 0, a file's scalar, as a scalar if wanted."""
     if kind not in SCALAR_TYPES or not isinstance(value, HostTensor):
         return value
     row = BY_NAME[SCALAR_TYPES[kind]]
@@ -423,7 +423,7 @@ def _zeros(length: int) -> elements.Bytes:
 
 @contextmanager
 def _memory_for(length: int) -> Iterator[None]:
-    """RESOURCE_EXHAUSTED when an array cannot be made because there is no memory of that length."""
+    """Refuses (RESOURCE_EXHAUSTED) an array that there is no memory for."""
     try:
         yield
     except (MemoryError, ValueError, OverflowError) as error:

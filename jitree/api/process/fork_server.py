@@ -55,8 +55,8 @@ def main() -> None:
 
 
 def _keep(files: list[int], serve: Any, options: dict[str, Any]) -> None:
-    """Starts a child, and ends it when the second file, a socket, is closed for writing; tells there how the
-    child has ended. Native code in the child can do nothing to the process that does this."""
+    """Starts a child, and ends it when the second file, a socket, closes; tells there how the child has
+    ended. Native code in the child can do nothing to the process that does this."""
     connection, life = files
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     keeper = os.getpid()

@@ -121,7 +121,7 @@ def _seal(file: int) -> None:
 
 
 def _too_much(head: dict[str, Any], size: int) -> ResourceExhaustedError:
-    """Names the part of a message, and the text in it, that takes the most."""
+    """Names the largest part of a message, and the text in it."""
     name = max(head, key=lambda name: len(json.dumps(head[name])))
     text = max(_texts(head[name]), key=len, default="")
     longest = f", the longest of them {shown(text)} of {len(text)} characters" if text else ""

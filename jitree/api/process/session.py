@@ -68,7 +68,7 @@ class MissingError(UnimplementedError, AttributeError):
 
 
 class RemoteProxy(Unique):
-    """Has a part of what an object of another class has in a session without a process."""
+    """Stands for an object of a session, with a part of what that has."""
 
     _replaced: type
     """That class."""
@@ -236,8 +236,9 @@ class ProcessSession(RemoteProxy):
     __getitem__ = prepare = lookup
 
     def to_device(self, value: Any) -> npt.NDArray[Any]:
-        """The elements of an array, a number or sequences as calls take and give them: in an array of numpy
-        that cannot be written. The process gets them with each call.
+        """Makes an array of numpy that cannot be written. It has the elements of an array, a number or
+        sequences as calls take and give them. The process gets
+        them with each call.
 
         INVALID_ARGUMENT for element types that programs cannot have."""
         if self.closed:
@@ -386,8 +387,7 @@ class ProcessFunction(RemoteProxy):
 
 
 def _is_described(row: Any) -> bool:
-    """Whether it is the declaration of a function, the names of its arguments, and the types and letters of
-    its arguments and results."""
+    """Tells whether it is a function's declaration, with names, types and letters of arguments."""
     match row:
         case [str(), [*names], [*arguments], [*results]]:
             return all(isinstance(name, str) for name in names) and all(

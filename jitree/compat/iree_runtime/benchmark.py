@@ -70,8 +70,8 @@ def benchmark_module(
     executable: str | os.PathLike[str] | None = None,
     **kwargs: Any,
 ) -> list[BenchmarkResult]:
-    """Times a function with arrays (each of one value, or few) or texts of ``--input=``; other keywords are
-    flags of the command, lists give a flag several times."""
+    """Times a function with arrays (of one value, or few) or texts of ``--input=``; other keywords are flags
+    of the command, lists give a flag several times."""
     if "benchmark_out" in kwargs or "benchmark_out_format" in kwargs:
         raise ValueError("benchmark_module reads results from its own JSON file")
     import tempfile

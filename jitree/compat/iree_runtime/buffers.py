@@ -213,7 +213,7 @@ _SHOWN_FIRST: Final = ("DEVICE_LOCAL", "HOST_LOCAL", "ALL", "TRANSFER", "DISPATC
 
 
 def _flag_names(flags: Any, bits: int) -> str:
-    """Names of sets of bits, then those of single bits that none of the sets names, as iree.runtime does."""
+    """Names sets of bits, then single bits in no set, as iree.runtime does."""
     members = {name: int(value) for name, value in flags.__members__.items()}
     found: list[str] = []
     rest = bits

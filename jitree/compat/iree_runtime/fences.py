@@ -70,7 +70,7 @@ def _field(slot: str, kind: Kind) -> Any:
 
 
 class HalExternalTimepoint:
-    """An event of another library that takes the place of a point of a timeline."""
+    """Stands for a point of a timeline: an event of another library."""
 
     __slots__ = ("_compatibility", "_flags", "_handle", "_type")
 
@@ -209,7 +209,7 @@ class HalFence(Reference):
 
 
 def fence_of(points: Any, what: str) -> Fence:
-    """A fence, or pairs of a semaphore and a value, as jitree's queues take them."""
+    """Makes a fence of one, or of pairs of a semaphore and a value."""
     if isinstance(points, HalFence):
         return points.raw  # type: ignore[no-any-return]
     a(Sequence)(points)

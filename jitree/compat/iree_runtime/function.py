@@ -149,7 +149,7 @@ def _pack_mapping(device: HalDevice, value: Any, items: Sequence[Any]) -> VmVari
 
 
 def _array(device: HalDevice, value: Any, description: Sequence[Any]) -> Any:
-    """A view of an array, of a device or the host, whose type and shape fit."""
+    """Views an array of device or host, whose type and shape fit."""
     if isinstance(value, (HalBufferView, VmRef)):
         return value
     try:
@@ -251,7 +251,7 @@ _invoke_statics: Final = object()
 
 
 class ArgumentPacker:
-    """Makes a list of the VM of the arguments of a call, by descriptions or without."""
+    """Packs a call's arguments into a list of the VM, by descriptions or without."""
 
     @takes(something, optional(a(list)))
     def __init__(self, statics: object, arg_descs: list[Any] | None = None) -> None:

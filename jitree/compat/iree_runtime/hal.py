@@ -235,7 +235,7 @@ class HalDevice:
 
     @takes(of(BufferView), integer(-(2**31), 2**31 - 1), integer(-(2**31), 2**31 - 1))
     def create_dlpack_capsule(self, buffer_view: HalBufferView, device_type_code: int, device_id: int) -> Any:
-        """A capsule over the view's memory, for the device that the caller says it is on."""
+        """Makes a capsule over the view's memory, for the device that the caller says."""
         from jitree.api.array import Array
 
         array = Array(buffer_view.raw, self.raw)

@@ -264,7 +264,7 @@ class ParameterIndex:
         *,
         mode: str | None = None,
     ) -> None:
-        """Adds all parameters of an archive, whose format is that of its extension unless it is given."""
+        """Adds all parameters of an archive, in the given format or its extension's."""
         reading = Mode.PRELOAD if mmap is False and not writable else Mode.FILE
         file = ParameterFile(file_path, reading, Access.READ_WRITE if writable else Access.READ)
         self._read(FileHandle(file.view), file, format or file.suffix)
@@ -295,7 +295,7 @@ class ParameterIndex:
     def create_archive_file(
         self, file_path: Any, file_offset: int = 0, target_index: ParameterIndex | None = None
     ) -> ParameterIndex:
-        """Writes an irpa archive, ``file_offset`` bytes into a new file, and gives an index of it."""
+        """Writes an irpa archive, ``file_offset`` bytes into a new file, and gives its index."""
         irpa.write(file_path, irpa.plan([entry.raw for entry in self._entries]), file_offset)
         target = ParameterIndex() if target_index is None else target_index
         handle = FileHandle(ParameterFile(file_path).view)

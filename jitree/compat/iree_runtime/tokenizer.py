@@ -77,7 +77,7 @@ class Tokenizer:
     _literal: Any
 
     def _matching(self, no_special_token_matching: bool) -> Any:
-        """The one that takes special tokens for text is another, since that is a state."""
+        """Finds a tokenizer that takes special tokens for text: that is a state, so another."""
         if not no_special_token_matching:
             return self._raw
         if self._literal is None:

@@ -138,7 +138,7 @@ class VmModule:
     @staticmethod
     @takes(_instance, memory, something)
     def from_buffer(instance: VmInstance, buffer: Any, warn_if_copy: bool = True) -> VmModule:
-        """Over the memory of a buffer where that is aligned to 64 bytes, else over a copy, with a warning."""
+        """Reads a buffer of 64-byte alignment in place, else a copy, with a warning."""
         if _is_aligned(buffer):
             return VmModule.wrap_buffer(instance, buffer)
         if warn_if_copy:

@@ -153,8 +153,8 @@ def _receive(call: LocalCall, sent: list[Part], received: list[Part]) -> None:
 
 
 def _send_receive(call: LocalCall, sent: list[Part], received: list[Part]) -> None:
-    """The parameter has the target in its low and the source in its high 16 bits. Without a source zeros are
-    received."""
+    """Sends and receives: the parameter has the target low, the source high, in 16 bits. Without a source
+    zeros are received."""
     count, parameter = call.collective.element_count, call.collective.parameter & 0xFFFFFFFF
     target, source = parameter & 0xFFFF, parameter >> 16
     if target != _NO_MEMBER:
@@ -235,7 +235,7 @@ def _reduce(call: LocalCall) -> None:
 
 
 def _reduce_scatter(call: LocalCall) -> None:
-    """The count may be of what is sent or of what is received, as with all_gather."""
+    """Reduces and scatters, with a count of what is sent or received, as all_gather."""
     stated, members = call.collective.element_count, call.channel.count
     count = call.receive.size // call.size
     if stated not in (count, count * members):

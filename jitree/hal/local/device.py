@@ -317,7 +317,7 @@ class LocalDevice(Device):
         return lowest_queue(affinity) % len(self._records)
 
     def _cost(self, queue_affinity: int, command_buffer: LocalCommandBuffer, lengths: array[int]) -> int:
-        """Nanoseconds that a command buffer may take, as far as the device wants to know."""
+        """Estimates the nanoseconds of a command buffer, as far as the device wants them."""
         return 0
 
     def _interprets(self) -> bool:
@@ -334,7 +334,7 @@ class LocalDevice(Device):
         execute_with_collectives(self._execute, queue_affinity, bound)
 
     def _execute(self, queue_affinity: int, bound: BoundCommands) -> None:
-        """Runs a command list on the calling thread and, if the device has workers, with their help."""
+        """Runs a command list on the calling thread, and on workers, if any."""
         executor.execute(bound.commands, bound.addresses, bound.lengths, bound.accesses, self._logged())
 
     def _logged(self) -> tuple[int, int]:

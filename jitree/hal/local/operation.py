@@ -38,8 +38,8 @@ if TYPE_CHECKING:
             """Takes a task back; True for the one caller that may run it then."""
 
         def leave(self, task: Operation) -> bool:
-            """Whether another thread comes for a task that the calling one has no time for; it may be the one
-            that would."""
+            """Tells whether another thread comes for a task that this one leaves; it may be the one that
+            would."""
 
     class Executor(Protocol):
         """Decides on which thread operations run."""
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
             """Called on the submitter's thread; returns the failure when the operation has run and failed."""
 
         def start_deferred(self, operation: Operation) -> None:
-            """Called on the thread that reached the wait fence, which is not to be held up."""
+            """Starts operations on the thread that reached the wait fence, without holding it up."""
 
     class OperationQueue(Protocol):
         """What operations are submitted to."""

@@ -169,7 +169,7 @@ class _Turns:
         self.left = OrderedDict({first: None})
 
     def withdraw(self, task: Operation) -> bool:
-        """As :meth:`Post.withdraw`, for what the thread waits for in the middle of one of them."""
+        """Withdraws a post, as :meth:`Post.withdraw`, for what is awaited in the midst of one."""
         return _this_thread.ready is self and self.left.pop(task, self) is None
 
     def leave(self, task: Operation) -> bool:

@@ -76,8 +76,7 @@ class RootOperation(NamedTuple):
     types: tuple[ElementType, ...]
 
     def types_of(self, shape: Sequence[int] | None, length: int) -> frozenset[ElementType]:
-        """The types that an operand of so many bytes has, and of a shape if one is known; none if that cannot
-        be told."""
+        """Finds the types that an operand of so many bytes, and a shape, has; none if that cannot be told."""
         if self.kind not in _SUMS:
             count = math.prod(self.sizes)
             return frozenset(row for row in self.types if count * row.bits == 8 * length)
@@ -171,8 +170,8 @@ class ReadingProgram:
         return self._types
 
     def may_compute_with(self, count: int) -> bool:
-        """Whether an operand of some kernel, as far as its name says, may have so many elements: the product
-        of some of the sizes that it goes through (0 = any)."""
+        """Tells whether some kernel's operand may have so many elements: the product of some of the sizes
+        that it goes through (0 = any)."""
         self._look()
         return any(
             count == product or (0 in sizes and product and count % product == 0)
@@ -186,8 +185,8 @@ class ReadingProgram:
         return self._found_uses().kernels.get((scope, key), set())
 
     def shown_as(self, scope: str, parameter: StoredParameter) -> list[ElementType]:
-        """The types of the tensors as which callers get a parameter that no kernel binds; empty if that
-        cannot be told: a kernel may read what the parameter is copied to."""
+        """Lists types in which callers get a parameter that no kernel binds; empty if that cannot be told: a
+        kernel may read what the parameter is copied to."""
         uses, name = self._found_uses(), (scope, parameter.key)
         shape = () if parameter.tensor is None else parameter.tensor.shape
         if name in uses.copied and self.may_compute_with(math.prod(shape)):
@@ -208,7 +207,7 @@ class ReadingProgram:
         return any(length == size and not _has((row,), element) for row, size in self._tensors)
 
     def may_be_taken_for_others(self, element: ElementType | None, shape: Sequence[int], length: int) -> bool:
-        """Whether any kernel is known to have operands like that, and none of the type."""
+        """Tells whether kernels are known to have such operands, and none of the type."""
         self._look()
         return any(row.types_of(shape, length) and not _has(row.types, element) for row in self._operations)
 
@@ -308,7 +307,7 @@ def require_agreement(program: ReadingProgram, scope: str, requests: Iterable[Pa
 
 
 def _has_more_of_them(program: ReadingProgram, scope: str, parameter: StoredParameter) -> bool:
-    """Whether the first bytes of a parameter are what the program means, as far as anything says so."""
+    """Tells whether a parameter's first bytes are what the program means, if anything says."""
     element = _element(parameter)
     return parameter.tensor is None or (
         element is not None
@@ -405,7 +404,7 @@ def _conversion(row: ElementType) -> str:
 
 
 def _mistaken_for(program: ReadingProgram, parameter: StoredParameter) -> ElementType | None:
-    """The type that the program has where the parameter has another one of its size."""
+    """Names the program's type where the parameter has another one of its size."""
     element = _element(parameter)
     if parameter.tensor is None or element is None or not _is_compared(element):
         return None

@@ -180,7 +180,8 @@ def load(state: ParametersState, where: Where, tables: Tables, memory_types: int
 def _used_in_place(
     device: Device, batch: Batch, request: ParameterRequest, memory_types: int, usage: int
 ) -> Buffer:
-    """A buffer over the memory of a parameter, where the device can use that, else as :func:`_copied`."""
+    """Makes a buffer over a parameter's memory if the device can use that. Otherwise it is as
+    :func:`_copied`."""
     parameter, start, buffer_offset, length = request
     if parameter.pattern is None and not buffer_offset:
         source = parameter.contents()[start : start + length].toreadonly()

@@ -217,9 +217,9 @@ class NotFollowedError(Exception):
 
 
 class ParameterUses:
-    """``kernels`` has the parameters that only kernels use, with the names of these, ``shown`` those that no
-    kernel uses, with the numbers of the element types of their views; all uses are known. ``copied`` has
-    those whose bytes are somewhere else, too, where kernels may read them."""
+    """Lists how programs use parameters. ``kernels`` has the parameters that only kernels use, with the names
+    of these, ``shown`` those that no kernel uses, with the numbers of the element types of their views; all
+    uses are known. ``copied`` has those whose bytes are somewhere else, too, where kernels may read them."""
 
     def __init__(self, modules: Iterable[BytecodeModule]) -> None:
         uses = [_ModuleUses(module) for module in modules]

@@ -323,7 +323,7 @@ class HalObjects:
     # -- the end -----------------------------------------------------------------------------------------
 
     def _gone(self, address: int) -> None:
-        """No counts of a structure of ours are left, unless it was given again in the meantime."""
+        """Tells whether our structure has no counts left, and was not given again."""
         with self._lock:
             if address not in self._objects or layout.Resource.from_address(address).count > 0:
                 return

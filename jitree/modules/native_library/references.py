@@ -116,8 +116,8 @@ class References:
     # -- from C ------------------------------------------------------------------------------------------
 
     def take(self, pointer: int, type_word: int, library: object) -> object:
-        """The object of a ref whose count passes to the caller, also where it fails. ``library`` is kept open
-        with it.
+        """Takes the object of a ref, whose count passes to the caller, always. ``library`` is kept open with
+        it.
 
         UNIMPLEMENTED for lists and for HAL objects that only the library knows, see :class:`HalObjects`;
         INVALID_ARGUMENT for an object of ours with another type.

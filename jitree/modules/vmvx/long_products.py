@@ -73,7 +73,7 @@ def _multiply(kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) 
 
 
 def parts(arguments: Sequence[Any], most: int) -> Iterator[tuple[Any, ...]]:
-    """Arguments of products of at most so many numbers each, which give the same bits one after the other."""
+    """Cuts products into parts of so many numbers, with the same bits in order."""
     lhs, lhs_offset, lhs_stride, rhs, rhs_offset, rhs_stride, out, out_offset, out_stride, *sizes = arguments
     m, n, k, tile_m, tile_n, tile_k, flags = sizes
     tile = tile_m * tile_n * tile_k

@@ -66,7 +66,7 @@ def readable(
     operand: int, entry: Entry, width: int, offset: int, stride0: int, stride1: int, size0: int, size1: int,
     block: int,
 ) -> int:  # fmt: skip
-    """Whether an operand has ``size0`` x ``size1`` blocks of elements that lie next to each other."""
+    """Tells whether an operand has ``size0`` x ``size1`` blocks of adjacent elements."""
     if (size0 | size1 | stride0 | stride1 | offset | block) >> USUAL_BITS == 0:
         end = offset + stride0 * (size0 - 1) + stride1 * (size1 - 1) + block
         if width * end <= entry.length:

@@ -57,7 +57,7 @@ def pack(
     packed: Entry, packed_offset: int, packed_stride0: int, packed_stride1: int,
     size0: int, size1: int, outer0: int, outer1: int, tile0: int, tile1: int, padding: int, flags: int,
 ) -> int:  # fmt: skip
-    """Stores a matrix as outer0 x outer1 tiles of tile0 x tile1 (in storage order), padded where it ends."""
+    """Stores a matrix as tiles: outer0 x outer1 of tile0 x tile1 (in storage order), padded where it ends."""
     number = flags & TYPE_MASK
     if number < F32 or number > I32 or flags & ~KNOWN_FLAGS != 0:
         return FLAGS
@@ -153,7 +153,7 @@ def fits(outer0: int, outer1: int, tile0: int, tile1: int, size0: int, size1: in
 
 
 def inside(row: int, column: int, tile1: int, size0: int, size1: int) -> int:
-    """How many elements of the line that begins at a place of the matrix are in the matrix."""
+    """Counts the elements of a line, from a place on, that the matrix has."""
     return 0 if row >= size0 else lesser(greater(size1 - column, 0), tile1)
 
 
@@ -180,7 +180,7 @@ def unpack_dense(
 
 
 def query_tile_sizes(state: object, size0: int, size1: int, flags: int) -> tuple[int, int]:
-    """Extents of the tiles that an operand of a matrix product should be packed to.
+    """Gives the tile extents to which a matrix product's operand should be packed.
 
     INVALID_ARGUMENT for an unknown operand or product.
     """
@@ -254,8 +254,8 @@ def mmt4d(add_float: Step, add_integer: Step, most: int) -> Callable[..., int]:
         out: Entry, out_offset: int, out_stride: int,
         m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, flags: int,
     ) -> int:  # fmt: skip
-        """``out[i, j, a, b] (+)= sum over k, c of lhs[i, k, a, c] * rhs[j, k, b, c]``; strides are those of i
-        and j in front."""
+        """Multiplies tiles: ``out[i, j, a, b] (+)= sum over k, c of lhs[i, k, a, c] * rhs[j, k, b, c]``;
+        strides are those of i and j in front."""
         number = flags & TYPE_MASK
         if (number != FLOATS and number != BYTES) or flags & ~KNOWN_PRODUCTS != 0:
             return FLAGS
