@@ -6,8 +6,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
+import numpy as np
+
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
-from jitree.api.calls.packing import packers, unpackers
+from jitree.api.calls.packing import packers, unpacked, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ordered_view
 from jitree.base.arguments import is_deep
 from jitree.base.cancel_scopes import deadline
@@ -26,13 +28,13 @@ from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from jitree.api.array_conversion import ConvertingFunction
     from jitree.api.calls.argument_order import ArgumentOrder
     from jitree.api.calls.overlaps import Pairs
-    from jitree.api.calls.packing import Unpacker
+    from jitree.api.calls.packing import MachineCall, Packs
     from jitree.api.calls.workspace import KnownSizes
     from jitree.base.events import CallEvent, EventReader
     from jitree.dispatch.context import Context
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
         @property
         def is_observed(self) -> bool: ...
         def function_of(self, module: Any, name: str) -> Function: ...
-        def call_by_machine_code(self, function: Function) -> tuple[bool, object | None]: ...
+        def call_by_machine_code(self, function: Function) -> tuple[bool, MachineCall | None]: ...
 
 
 PREPARED_AFTER: Final = 2
@@ -81,17 +83,6 @@ class _PythonSignature:
         ])  # fmt: skip
 
 
-def unpacked(
-    results: list[Any], unpackers: Sequence[Unpacker], devices: Sequence[Device], fence: Fence | None
-) -> Any:
-    """What a call gives to Python."""
-    if len(unpackers) == 1:
-        return unpackers[0](results[0], devices, fence)
-    if not results:
-        return None
-    return tuple(unpack(value, devices, fence) for unpack, value in zip(unpackers, results, strict=True))
-
-
 class Function(Remade):
     """An exported function: call it with arrays and numbers.
 
@@ -101,8 +92,8 @@ class Function(Remade):
 
     __slots__ = (
         "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_event", "_is_settled",
-        "_order", "_packers", "_session", "_storing", "_twin", "_updates", "_vm_function", "devices",
-        "known_sizes", "readers", "signature", "unpackers",
+        "_order", "_session", "_storing", "_twin", "_updates", "_vm_function", "devices",
+        "known_sizes", "packers", "readers", "signature", "unpackers",
     )  # fmt: skip
 
     __signature__ = _PythonSignature()
@@ -119,7 +110,7 @@ class Function(Remade):
         self._context = session.context
         self._device = session.device
         self.devices = session.devices
-        self._direct: object | None = None
+        self._direct: MachineCall | None = None
         """The DirectCall by which machine code calls it. Another thread may be in such a call."""
         self._calls = 0
         """Those made the slow path."""
@@ -133,11 +124,11 @@ class Function(Remade):
         """Makes what readers are told of a call."""
         self._vm_function = vm_function
         convention = vm_function.convention
-        self._packers = tuple(
+        self.packers = tuple(
             packer.pack
             for packer in packers(signature, convention.arguments, self.transfer(), self._context.ref_types)
         )
-        self._argument_count = len(self._packers)
+        self._argument_count = len(self.packers)
         self._order: ArgumentOrder | None = None
         self.unpackers = unpackers(signature, convention.results)
         """What makes Python values of the results."""
@@ -145,7 +136,7 @@ class Function(Remade):
         if signature.workspace is not None:
             from jitree.api.calls.workspace import KnownSizes  # of few functions
 
-            self.known_sizes = KnownSizes(signature, convention.arguments)
+            self.known_sizes = KnownSizes(convention.arguments)
         self._storing = len(signature.arguments) > 1 and any(
             parameter.storage_of is not None for parameter in signature.arguments
         )
@@ -303,7 +294,18 @@ class Function(Remade):
                 reader.ends(call)
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        packed = self._pack(arguments, named)
+        direct = self._direct
+        if direct is None or PENDING[0]:
+            packed = self._pack(arguments, named)
+        else:
+            prepared = self._pack(arguments, named, direct.packers)
+            results = direct.run(direct, *prepared)
+            if results is not NotImplemented:
+                return results
+            packed = [
+                pack(value) if isinstance(value, np.ndarray) else value
+                for pack, value in zip(self.packers, prepared, strict=True)
+            ]
         if PENDING[0]:
             from jitree.api.calls.memory_order import wait_for_turn
 
@@ -425,7 +427,11 @@ class Function(Remade):
 
         return ConvertingFunction(self, kind)
 
-    def _pack(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[object]:
+    def _pack(
+        self, arguments: tuple[Any, ...], named: dict[str, Any], packers: Packs | None = None
+    ) -> list[object]:
+        """``packers``: of machine code, instead of the function's own."""
+        packers = self.packers if packers is None else packers
         require_interpreter()
         if named:
             arguments = self.order(*arguments, **named)
@@ -435,8 +441,8 @@ class Function(Remade):
             )
         try:
             if Donation in map(type, arguments):
-                return self._pack_donations(arguments)
-            packed = [pack(value) for pack, value in zip(self._packers, arguments, strict=False)]
+                return self._pack_donations(arguments, packers)
+            packed = [pack(value) for pack, value in zip(packers, arguments, strict=False)]
             return self._complete(arguments, packed)
         except StatusError as error:
             self._in_call(error)
@@ -447,12 +453,12 @@ class Function(Remade):
             what = "an argument has lists in lists that are in a circle, or deeper than Python's stack"
             raise self._in_call(InvalidArgumentError(what)) from None
 
-    def _pack_donations(self, arguments: tuple[Any, ...]) -> list[object]:
+    def _pack_donations(self, arguments: tuple[Any, ...], packers: Packs) -> list[object]:
         from jitree.api.calls.overlaps import give_up, require_once
 
         parameters = self.signature.arguments
         require_once(parameters, arguments)
-        packed = [pack(value) for pack, value in zip(self._packers, arguments, strict=True)]
+        packed = [pack(value) for pack, value in zip(packers, arguments, strict=True)]
         packed = self._complete(arguments, packed)
         give_up(parameters, arguments, packed)
         return packed

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.api.calls.native.acceptance import Producers, runs_code
+from jitree.api.calls.native.acceptance import Producers
 from jitree.api.calls.storage_arguments import storage_of
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.custom_types import _aliased
@@ -74,7 +74,7 @@ ASKED: dict[str, tuple[str, Asked]] = {
     "a model": ("run", peers.is_onnx),
     "a module": ("export_names", VmModule),
     "a function of a plugin": ("address", lambda value: _address("f", value)),
-    "a class": ("__array__", runs_code),
+    "an array": ("__array__", as_array),
     "a class that machine code may know": ("__dlpack__", lambda value: Producers().learn(value)),
     "an array of a GPU": (
         "__cuda_array_interface__",

@@ -23,10 +23,21 @@ from jitree.vmfb.cconv import TYPE_NAMES, Item, Span
 from jitree.vmfb.words import signed
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from jitree.api.calls.declaration import DeclaredTensor
     from jitree.api.calls.reference_packing import Packer
     from jitree.hal.fence import Fence
     from jitree.regs.ref_types import RefTypes
+
+    Packs = tuple[Callable[[Any], object], ...]
+    """What packs each argument of a function."""
+
+    class MachineCall(Protocol):
+        """Calls of a function by machine code (:class:`jitree.api.calls.native.direct.DirectCall`)."""
+
+        packers: Packs
+        run: Callable[..., Any]
 
     Unpacker = Callable[[Any, Sequence[Device], Fence | None], Any]
     """(value of the VM, devices of the session, fence to be reached before arrays may be read) → value for
@@ -86,6 +97,17 @@ def unpackers(signature: Signature, results: str) -> tuple[Unpacker, ...]:
         unpack_reference if character == "r" else number_unpacker(parameter.type) or _unpack_number
         for parameter, character in zip(signature.results, results, strict=True)
     )
+
+
+def unpacked(
+    results: list[Any], unpackers: Sequence[Unpacker], devices: Sequence[Device], fence: Fence | None
+) -> Any:
+    """What a call gives to Python."""
+    if len(unpackers) == 1:
+        return unpackers[0](results[0], devices, fence)
+    if not results:
+        return None
+    return tuple(unpack(value, devices, fence) for unpack, value in zip(unpackers, results, strict=True))
 
 
 def number_unpacker(declared: str) -> Unpacker | None:

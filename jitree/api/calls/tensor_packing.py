@@ -132,7 +132,7 @@ class TensorPacker:
             return self.declared(view if view.buffer.is_writable else self._own(value, view))
         row = self._row
         if row is not None and type(value) is np.ndarray and value.dtype == self._dtype:
-            self._check_shape(value.shape)
+            self.check_shape(value.shape)
             return self._import_array(value, row, self._transfer.device)
         view = self._pack_other(value)
         view = view if view.buffer.is_writable else self._own(value, view)
@@ -184,9 +184,9 @@ class TensorPacker:
             raise refused(self._name, str(self._tensor), value)
         array = as_array(value)
         if array is not None:
-            return self._import(array, value)
+            return self.pack_array(array, value)
         if isinstance(value, (*NUMBERS, list, tuple)):
-            return self._import(self._convert(value), value)
+            return self.pack_array(self._convert(value), value)
         raise refused(self._name, str(self._tensor), value)
 
     def is_importable(self, value: object) -> bool:
@@ -215,27 +215,30 @@ class TensorPacker:
             return array if row is None else self._as_booleans(array, row)
         return array.view(dtype) if array.dtype == dtype else array
 
-    def _import(self, array: npt.NDArray[Any], value: object) -> BufferView:
+    def pack_array(self, array: npt.NDArray[Any], value: object) -> BufferView:
+        """A view of a numpy array that was made of a value."""
         row = native_row(array.dtype)
         if row is None:
             raise refused(self._name, str(self._tensor), value)
         if self._code == _I1.code and row.code != _I1.code:
             array, row = self._as_booleans(array, row), _I1
         self._check_elements(row.code)
-        self._check_shape(array.shape)
+        self.check_shape(array.shape)
         return self._import_array(array, self._row or row, self._transfer.device)
 
     def check(self, view: BufferView) -> None:
         """INVALID_ARGUMENT unless the view of an array can be passed."""
         self._check_elements(view.element_type)
-        self._check_view(view, view.element_type)
+        if view.shape != self._shape or view.encoding != ENCODING_DENSE:
+            self._check_view(view, view.element_type)
 
     def _check_view(self, view: BufferView, code: int) -> None:
         from jitree.modules.hal.buffer_view import check_view
 
         check_view(view, self._name, code, ENCODING_DENSE, self._shape)
 
-    def _check_shape(self, shape: tuple[int, ...]) -> None:
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """INVALID_ARGUMENT unless arrays of a shape can be passed."""
         if shape != self._shape:
             from jitree.modules.hal.buffer_view import check_shape
 

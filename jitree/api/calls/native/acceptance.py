@@ -12,13 +12,15 @@ from __future__ import annotations
 import sys
 from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 import numpy as np
 
 from jitree.api.array import Array
+from jitree.api.calls.declaration import Signature
 from jitree.api.calls.native.layout import (
+    LARGEST_COPIED,
     MAXIMUM_EXCHANGES,
     PASS_BF16,
     PASS_F16,
@@ -27,23 +29,27 @@ from jitree.api.calls.native.layout import (
     PASS_I64,
     Exchange,
 )
-from jitree.api.calls.packing import tensor_packer
-from jitree.api.calls.tensor_packing import is_object
+from jitree.api.calls.packing import packers, tensor_packer
+from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.base.dlpack_names import LAZY_ATTRIBUTE, LAZY_COMPLEX, LAZY_METHOD
 from jitree.base.finalizers import with_lock
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import size_of, words_of
-from jitree.errors import StatusError, has_attribute, is_interruption
+from jitree.errors import FailedPreconditionError, StatusError, has_attribute, is_interruption
 from jitree.types import CLASS_BOOLEAN, CLASS_UNSIGNED, INTEGER_CLASSES, ElementType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
+
+    import numpy.typing as npt
 
     from jitree.api.calls.declaration import DeclaredTensor, Parameter
     from jitree.api.calls.native.handle_owners import Keeper
     from jitree.api.function import Function
     from jitree.hal.buffer import BufferView
     from jitree.hal.device import Device
+    from jitree.hal.memory_order import Extent
+    from jitree.vmfb.cconv import Item
 
 _EXCHANGE: Final = words_of(Exchange)
 
@@ -66,73 +72,121 @@ _LAZY_NAMES: Final = {
 }  # fmt: skip
 _WORDS: Final = size_of(Exchange) // 8
 _KNOWN: Final = (np.ndarray, np.generic, Array)
-_PLAIN: Final = frozenset((int, float, bool))
-_LONG: Final = 64
-_MOST_NUMBERS: Final = 1 << 16
-"""Of a list that is packed while the context's lock is held."""
-
-
-def is_there(array: Array, device: Device) -> bool:
-    """Whether what a call gives its device finds the elements of an array."""
-    fence = array.fence
-    return fence is None or device.follows(fence) or array._is_there()
 
 
 def view_at_once(array: Array, keeper: Keeper, device: Device) -> BufferView | None:
     """The view of an array with the lock of ``keeper`` held, None where that takes waiting. Making that of
     another session's array takes its lock, which a thread may have that waits for this one."""
-    other = array._keeper
-    if not is_there(array, device):
+    fence, other = array.fence, array._keeper
+    if fence is not None and not device.follows(fence) and not array._is_there():
         return None
     if other is None or other is keeper or array._view is not None:
         return array.view
     return with_lock(other.lock, partial(getattr, array, "view"))
 
 
+class LearntArrays:
+    """Has machine code pass arrays like those that Python has packed."""
+
+    def __init__(self, device: Device, keeper: Keeper, producers: Producers) -> None:
+        self.device = device
+        self.keeper = keeper
+        self._producers = producers
+
+    def packed(self, pack: Callable[[Any], object], value: Any) -> object:
+        """What a packer makes of a value for a parameter without a type."""
+        packed = pack(value)
+        self.keep(value, packed, None)
+        return packed
+
+    def keep(self, value: object, packed: object, marker: object) -> None:
+        """A value was packed for a parameter that ``marker`` stands for; None: one without a type."""
+        if type(value) is not Array:
+            self._producers.learn(value)
+        elif packed is value._view and value.device is self.device:
+            if value._owner is not None and (marker is None or value._passed_as is marker):
+                return
+            marker = value._passed_as if marker is None else marker
+            with_lock(self.keeper.lock, partial(value._be_passed, self.keeper, marker))
+
+
 class Acceptance:
-    """Whether device arrays fit a parameter as they are."""
+    """What machine code passes for one parameter, of what it does not look at by itself."""
 
     def __init__(
-        self, function: Function, keeper: Keeper, parameter: Parameter, tensor: DeclaredTensor
+        self, function: Function, memory: LearntArrays, parameter: Parameter, tensor: DeclaredTensor
     ) -> None:
-        self.packer = tensor_packer(parameter, tensor, function.transfer())
-        self._table = function.invoker.table
-        self.is_written = parameter.consumed or parameter.storage_of is not None
-        self._keeper = keeper
-        self.marker = keeper.marker(tensor, parameter.storage_of is not None)
+        self._packer = tensor_packer(parameter, tensor, function.transfer())
+        self._memory = memory
+        self._dtype = None if tensor.element_type is None else tensor.element_type.dtype
+        self.marker = memory.keeper.marker(tensor, parameter.storage_of is not None)
         """What stands for such parameters in the session: arrays remember it when they are accepted."""
 
     def accept(self, array: Array) -> bool:
-        """Gives the array an owner if need be; the lock must be held. False: the slow path must look at
-        it."""
-        return self._fits(array) and array._be_passed(self._keeper, self._marker_for(array))
-
-    def accept_any(self, array: Array) -> bool | int:
-        """As :meth:`accept`, but a new reference to a handle if the array belongs to another session, or has
-        elements of another type; machine code finds those that have a handle of their own."""
-        if not self._fits(array):
-            return False
-        view = array.view
-        declared = self.packer.declared(view)
-        if declared is not view:
-            array._be_passed(self._keeper, array._passed_as)
-            return self._table.wrap(declared)
-        return array._be_passed(self._keeper, self._marker_for(array)) or self._table.wrap(view)
-
-    def _marker_for(self, array: Array) -> object:
-        """Machine code has to look at arrays of other devices in each call."""
-        return self.marker if array.device is self.packer.device else None
-
-    def _fits(self, array: Array) -> bool:
-        device = self.packer.device
-        view = view_at_once(array, self._keeper, device)
-        if view is None or not view.buffer.is_writable:
+        """Gives a device array an owner, if need be, with the lock held. False: Python packs it."""
+        keeper, device = self._memory.keeper, self._memory.device
+        view = view_at_once(array, keeper, device)
+        if view is None or not view.buffer.is_writable or self._packer.declared(view) is not view:
             return False
         try:
-            self.packer.check(view)
+            self._packer.check(view)
         except StatusError:
             return False
-        return True
+        # Machine code has to look at arrays of other devices in each call.
+        return array._be_passed(keeper, self.marker if array.device is device else None)
+
+    def pack(self, value: Any) -> object:
+        """As the parameter's packer does, but a numpy array of the declared type stays one: machine code
+        copies it."""
+        array = self._host_array(value)
+        if array is None:
+            packed = self._packer.pack(value)
+        elif array.dtype is not self._dtype or array.nbytes > LARGEST_COPIED:
+            packed = self._packer.pack_array(array, value)
+        else:
+            self._packer.check_shape(array.shape)
+            packed = array
+        self._memory.keep(value, packed, self.marker)
+        return packed
+
+    def _host_array(self, value: Any) -> npt.NDArray[Any] | None:
+        is_elsewhere = type(value) is Array or self._packer.is_importable(value)
+        return None if is_elsewhere else self._packer.host_array(value)
+
+
+class NotingPacker:
+    """Packs arrays that submitted calls write to: their users have to be told."""
+
+    def __init__(self, function: Function, keeper: Keeper, parameter: Parameter, item: Item) -> None:
+        self._device = function.device
+        self.noted = array("q", (0,))
+        """1 if ``arrays`` and ``extents`` are what the call in progress may write to; machine code writes 0
+        when a call begins."""
+        self.arrays: tuple[ref[Array], ...] = ()
+        self.extents: tuple[Extent, ...] = ()
+        transfer = ArrayTransfer(function.device, self._present_view)
+        signature = Signature((parameter,), (), "", True, False)
+        (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
+        self._keeper = keeper
+        self._table = function.invoker.table
+
+    def pack(self, value: Any) -> int:
+        """FAILED_PRECONDITION for what only Python submits. The lock must be held."""
+        if type(value) is not Array:
+            raise FailedPreconditionError("not a device array")
+        from jitree.hal.memory_order import extents  # of few programs
+
+        packed = self._packer.pack(value)
+        self.arrays, self.extents = (ref(value),), extents((packed,))
+        self.noted[0] = 1
+        return self._table.wrap(packed)
+
+    def _present_view(self, array: Array) -> BufferView:
+        """The view of an array whose elements are there. No thread may wait with the context's lock."""
+        view = view_at_once(array, self._keeper, self._device)
+        if view is None:
+            raise FailedPreconditionError("the view cannot be had without waiting")
+        return view
 
 
 def numbers_of(row: ElementType) -> dict[str, int]:
@@ -197,26 +251,3 @@ def _takes_version(value: Any) -> bool:
             raise
         return False
     return True
-
-
-def has_numbers(value: object) -> bool:
-    """Whether it is a list of nothing but some of Python's numbers."""
-    if type(value) is not list and type(value) is not tuple:
-        return False
-    items = cast("Sequence[object]", value)
-    return len(items) <= _MOST_NUMBERS and _PLAIN.issuperset(map(type, items))
-
-
-def runs_code(value: object) -> bool:
-    """Whether code of others makes an array of a value, by ``__array__`` or as a list. Long lists, which take
-    long to look at, count as such."""
-    cls = type(value)
-    if cls in _PLAIN:
-        return False
-    if cls is list or cls is tuple:
-        items = cast("Sequence[object]", value)
-        return len(items) > _LONG or any([runs_code(item) for item in items])
-    if issubclass(cls, (list, tuple)):
-        return True
-    is_known = issubclass(cls, _KNOWN) or has_attribute(cls, DLPACK) or is_object(value)
-    return not is_known and has_attribute(cls, "__array__")

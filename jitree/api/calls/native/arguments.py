@@ -1,10 +1,10 @@
 """Passes arguments from Python objects into the registers of the host's frame. Machine code.
 
-What is not in its usual form is left to the slow path, which converts it or says what is wrong. So are
-arguments in the memory of a result, which Python copies (:mod:`jitree.api.calls.overlaps`), and calls whose
-memory for intermediate results is not known to be large enough: Python measures that once for all calls
-with the same shapes and numbers (:mod:`jitree.api.calls.workspace`). Arrays that a call takes for good are
-taken from their owners when all arguments have been passed, and none can be refused any more.
+What is not in its usual form is left to Python, which packs all arguments of such a call or says what is
+wrong; what it has packed goes into the registers here, too. So do arguments in the memory of a result, which
+Python copies (:mod:`jitree.api.calls.overlaps`), and memory for intermediate results
+(:mod:`jitree.api.calls.workspace`). Arrays that a call takes for good are taken from their owners when all
+arguments have been passed, and none can be refused any more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from jitree.api.calls.native.device_arrays import (
     is_accepted,
     is_of_type,
     is_present,
-    pass_as_declared,
     pass_handle,
     pass_kept,
     pass_owned,
@@ -24,10 +23,7 @@ from jitree.api.calls.native.device_arrays import (
 )
 from jitree.api.calls.native.layout import (
     PASS_ARRAY,
-    PASS_BITS,
     PASS_CONSUMED,
-    PASS_F64,
-    PASS_I64,
     PASS_REFERENCE,
     Argument,
     CallRecord,
@@ -36,19 +32,17 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.lending import pass_lent
 from jitree.api.calls.native.names import IN_PLACE, pass_in_place
-from jitree.api.calls.native.numbers import pass_as_array, pass_bits, pass_number
-from jitree.api.calls.native.python import drop, forgets_error, invoke_with, retained, type_of
-from jitree.api.calls.native.views import drop_joined, has_stream, refuse, send_joined
-from jitree.codegen.primitives import apart, call, load8, load32, load64, stack, store64, unlikely
+from jitree.api.calls.native.numbers import pass_as_array, pass_number, pass_packed_number
+from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
+from jitree.api.calls.native.views import drop_joined, has_stream, send_joined
+from jitree.codegen.primitives import apart, call, load64, store64, unlikely
 from jitree.codegen.record import place_of, size_of
 from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.regs.layout import Entry
-from jitree.types import BY_NAME
 
+PACKED = 1
+"""A bit in the address of arguments: they are what Python has packed, not what the caller has given."""
 _ARGUMENT_SIZE = size_of(Argument)
-_BOOLEAN = BY_NAME["i1"].code
-_NO_BOOLEANS = 0xFEFEFEFEFEFEFEFE - (1 << 64)
-"""The bits that bytes which are 0 or 1 do not have."""
 
 
 def are_apart(record: CallRecord) -> bool:
@@ -97,18 +91,12 @@ def pass_donated(python: Python, record: CallRecord, argument: Argument, array: 
     """The array of a donation: its handle in the context."""
     if type_of(array) != python.array_type:
         return False
-    if is_present(python, record, argument, array):
-        if is_of_type(python, argument, array):
-            return pass_owner(python, argument, array)
-        return pass_as_declared(python, record, argument, array)
-    accepted = invoke_with(python, argument.accept, array)
-    if accepted == 0:
-        return False
-    is_handle = accepted != python.true and accepted != python.false
-    if is_handle:  # not the array's own: the call, which Python makes, drops it with the other registers
-        pass_handle(python, argument, accepted)
-    drop(python, accepted)
-    return not is_handle and is_accepted(python, argument, array) and pass_owner(python, argument, array)
+    is_known = is_accepted(python, argument, array)
+    if is_known or (is_present(python, record, argument, array) and is_of_type(python, argument, array)):
+        return pass_owner(python, argument, array)
+    return is_true(python, invoke_with(python, argument.accept, array)) and pass_owner(
+        python, argument, array
+    )
 
 
 def give_up_donations(python: Python, record: CallRecord, arguments: int) -> bool:
@@ -199,60 +187,19 @@ def clear(python: Python, place: int) -> None:
     drop(python, before)
 
 
-@apart
-def is_enough(record: CallRecord) -> bool:
-    """Whether the memory is as large as the call is known to need. False also where that is not known."""
-    sizes = record.sizes
-    if not sizes:
-        return True
-    key = stack(8 * sizes.width)
-    if not write_key(record, key):
-        return False
-    row = sizes.rows
-    for _ in range(sizes.count):
-        if are_equal(row, key, sizes.width):
-            return Entry(load64(record.workspace)).length >= load64(row + 8 * sizes.width)
-        row += 8 * (sizes.width + 1)
-    return False
-
-
-def write_key(record: CallRecord, key: int) -> bool:
-    """Writes what the size may depend on: dimensions and numbers. False if a register holds no view."""
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
-        place = argument.place
-        if not PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
-            is_wide = argument.kind == PASS_I64 or argument.kind == PASS_F64
-            store64(key, load64(place) if is_wide else load32(place))
-            key += 8
-        elif place != record.workspace:
-            view = Entry(load64(place))
-            handle_pool = record.state.handle_pool
-            if not view or view.kind != handle_pool.buffer_view or view.rank != argument.rank:
-                return False
-            for axis in range(argument.rank):
-                store64(key + 8 * axis, load64(place_of(view) + handle_pool.extension + 8 * axis))
-            key += 8 * argument.rank
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
-    return True
-
-
-def are_equal(row: int, key: int, width: int) -> bool:
-    index = 0
-    while index < width and load64(row + 8 * index) == load64(key + 8 * index):
-        index += 1
-    return index == width
-
-
 def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
     """Whether all have been put into their registers. If not an exception may be set."""
-    is_passed = pass_each(python, record, arguments)
+    is_packed = arguments & PACKED != 0
+    if unlikely(is_packed):
+        is_passed = pass_all_packed(python, record, arguments ^ PACKED)
+    else:
+        is_passed = pass_each(python, record, arguments)
     if record.shared:
         if is_passed:
             is_passed = send_joined(python, record)
         else:
             drop_joined(record)
-    return is_passed and give_up_donations(python, record, arguments)
+    return is_passed and (is_packed or give_up_donations(python, record, arguments))
 
 
 def pass_each(python: Python, record: CallRecord, arguments: int) -> bool:
@@ -262,8 +209,6 @@ def pass_each(python: Python, record: CallRecord, arguments: int) -> bool:
         if unlikely(not pass_argument(python, record, argument, value)):
             return False
         argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
-    if record.workspace != 0 and not (is_alone(record, record.workspace) and is_enough(record)):
-        return False
     return are_apart(record)
 
 
@@ -276,27 +221,47 @@ def pass_argument(python: Python, record: CallRecord, argument: Argument, value:
         return pass_array(python, record, argument, value)
     if kind == PASS_REFERENCE:
         argument.source = 0
-        store64(argument.noted, 0)
-        if argument.is_array != 0 and pass_undeclared(python, record, argument, value):
-            return True
-        if call(python.error_occurred) != 0:
-            return False
-    elif pass_number(python, argument, value):
+        return pass_reference(python, record, argument, value)
+    if pass_number(python, argument, value):
         return True
     converted = invoke_with(python, argument.convert, value)
     if converted == 0:
         return False
-    is_passed = pass_converted(python, argument, converted)
+    is_passed = pass_packed_number(python, argument, converted)
     drop(python, converted)
     return is_passed
 
 
-def pass_converted(python: Python, argument: Argument, converted: int) -> bool:
-    if argument.kind == PASS_REFERENCE:
-        return pass_handle(python, argument, converted)
-    if argument.kind >= PASS_BITS:
-        return pass_bits(python, argument, converted)
-    return pass_number(python, argument, converted)
+@apart
+def pass_reference(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
+    """An array of any type, or what Python notes. If not an exception may be set."""
+    if argument.is_array != 0 and pass_undeclared(python, record, argument, value):
+        return True
+    if argument.convert == 0 or call(python.error_occurred) != 0:
+        return False
+    store64(argument.noted, 0)
+    handle = invoke_with(python, argument.convert, value)
+    return handle != 0 and pass_handle(python, argument, handle)
+
+
+@apart
+def pass_all_packed(python: Python, record: CallRecord, arguments: int) -> bool:
+    """What Python has packed of all arguments. If not an exception may be set."""
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        if not pass_packed(python, record, argument, load64(arguments + 8 * argument.position)):
+            return False
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    return True
+
+
+def pass_packed(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
+    if not PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
+        return pass_packed_number(python, argument, value)
+    if is_expected(python, argument, value):
+        return pass_ndarray(python, record, argument, Ndarray(value))
+    handle = invoke_with(python, record.wrap, value)
+    return handle != 0 and pass_handle(python, argument, handle)
 
 
 # -- arrays --------------------------------------------------------------------------------------------
@@ -317,7 +282,7 @@ def pass_host_array(python: Python, record: CallRecord, argument: Argument, valu
     if is_expected(python, argument, value):
         return pass_ndarray(python, record, argument, Ndarray(value))
     if cls == python.ndarray_type and is_alike(argument, Ndarray(value)):
-        return pass_alike(python, record, argument, Ndarray(value))
+        return pass_ndarray(python, record, argument, Ndarray(value))
     exchange = exchange_of(python, cls)
     if exchange and has_stream(record):
         return pass_lent(python, record, argument, exchange, value)
@@ -325,56 +290,12 @@ def pass_host_array(python: Python, record: CallRecord, argument: Argument, valu
         return pass_foreign(python, record, argument, exchange, value)
     if cls == python.donation_type:
         return pass_donated(python, record, argument, load64(value + python.donation_array))
-    return pass_anything_else(python, record, argument, value)
-
-
-@apart
-def pass_anything_else(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
-    """What Python makes an array of. If not an exception may be set."""
-    if pass_as_array(python, record, argument, value):
-        return True
-    if not forgets_error(python):  # Python says what is wrong with a list
-        return False
-    converted = Ndarray(invoke_with(python, argument.convert, value))
-    if not converted:
-        return False
-    is_passed = is_expected(python, argument, place_of(converted)) and pass_ndarray(
-        python, record, argument, converted
-    )
-    drop(python, place_of(converted))
-    return is_passed
+    return pass_as_array(python, record, argument, value)
 
 
 def is_alike(argument: Argument, value: Ndarray) -> bool:
     """Whether its elements are integers of the declared size, of another kind."""
     return value.dtype == argument.unsigned_dtype or value.dtype == argument.boolean_dtype
-
-
-def pass_alike(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
-    if argument.element_type == _BOOLEAN:
-        return pass_bytes(python, record, argument, value)
-    return pass_ndarray(python, record, argument, value)
-
-
-def pass_bytes(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
-    """Bytes that are 0 or 1, where the host sees them, as booleans."""
-    if has_stream(record) or not pass_ndarray(python, record, argument, value):
-        return False
-    view = Entry(load64(argument.place))
-    if are_booleans(view.address, view.length):
-        return True
-    store64(argument.place, 0)
-    return refuse(record, view)
-
-
-def are_booleans(place: int, length: int) -> bool:
-    found = 0
-    words = length & -8
-    for index in range(0, words, 8):
-        found |= load64(place + index) & _NO_BOOLEANS
-    for index in range(words, length):
-        found |= load8(place + index) & _NO_BOOLEANS
-    return found == 0
 
 
 def is_expected(python: Python, argument: Argument, value: int) -> bool:

@@ -222,6 +222,8 @@ class Interface:
             "place_method", "place", "", _ANY_ARGUMENTS
         )
         """(a DirectCall that runs nothing, its argument): see function.py"""
+        self.run: Callable[..., Any] = self._builtin("run_method", "run", "", _ANY_ARGUMENTS)
+        """(a DirectCall, what Python has packed of all arguments): see function.py"""
         self.fetch: Callable[[object, Array], Any] = self._builtin(
             "fetch_method", "fetch", "", _ANY_ARGUMENTS
         )
@@ -325,7 +327,8 @@ def addresses() -> dict[str, int]:
     }
     table = _numpy_table()
     objects = {
-        "none": None, "true": True, "false": False, "exception_type": Exception,
+        "none": None, "not_implemented": NotImplemented,
+        "true": True, "false": False, "exception_type": Exception,
         "cancelled_type": CancelledError, "pass_interruption": pass_interruption,
         "int_type": int, "float_type": float, "tuple_type": tuple,
         "array_type": Array, "function_type": Function, "ndarray_type": np.ndarray,

@@ -28,13 +28,12 @@ from jitree.api.calls.native.layout import (
     Tensor,
 )
 from jitree.api.calls.native.lending import pass_neighbours
-from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_true, retained, type_of
+from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
 from jitree.api.calls.native.views import fits, has_stream, is_alike_type
 from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.buffers import place_number
-from jitree.modules.hal.native.views import retyped
 from jitree.regs.access import retain
 from jitree.regs.layout import PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
@@ -59,24 +58,17 @@ def pass_unaccepted(python: Python, record: CallRecord, argument: Argument, arra
     elif is_present(python, record, argument, array):
         if is_of_type(python, argument, array):
             return pass_owner(python, argument, array)
-        if argument.is_written == 0 and pass_as_declared(python, record, argument, array):
-            return True
+        return False
     if (
         argument.is_written == 0
         and is_elsewhere(python, record, array)
         and pass_copied(python, record, argument, array)
     ):
         return True
-    accepted = invoke_with(python, argument.accept, array)
-    if accepted == 0:
+    if not is_true(python, invoke_with(python, argument.accept, array)):
         return False
-    if accepted == python.true:
-        is_lent = is_far(python, record, array) and pass_neighbours(python, record, argument, array)
-        is_passed = is_lent or pass_owner(python, argument, array)
-    else:
-        is_passed = accepted != python.false and pass_handle(python, argument, accepted)
-    drop(python, accepted)
-    return is_passed
+    is_lent = is_far(python, record, array) and pass_neighbours(python, record, argument, array)
+    return is_lent or pass_owner(python, argument, array)
 
 
 def is_accepted(python: Python, argument: Argument, array: int) -> bool:
@@ -162,27 +154,10 @@ def is_of_type(python: Python, argument: Argument, array: int) -> bool:
     return True
 
 
-def pass_as_declared(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """The elements of an array that is present as ones of the declared type, whatever their sign: what the
-    program gives back of its arguments has the type of the declaration."""
-    source = Entry(handle_of(load64(array + python.array_owner)))
-    if not record.state.handle_pool or source.address == 0:
-        return False
-    view = retyped(record.state, source, argument.element_type)
-    if not view:
-        if not is_true(python, invoke_with_number(python, record.supply, 0)):
-            return False
-        view = retyped(record.state, source, argument.element_type)
-        if not view:
-            return False
-    store64(argument.place, place_of(view))
-    return True
-
-
 def pass_handle(python: Python, argument: Argument, number: int) -> bool:
-    """A reference to a handle, which is taken over."""
-    overflow = stack(4)
-    store64(argument.place, call(python.long_value, number, overflow))
+    """A number that Python has made of a handle, a reference to which is taken over."""
+    store64(argument.place, call(python.long_value, number, stack(4)))
+    drop(python, number)
     return True
 
 

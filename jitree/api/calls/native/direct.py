@@ -2,8 +2,8 @@
 
 The first calls of a function take the slow path (``Function.call_slowly``), which handles everything.
 Then, when the context can make direct calls, the function gets a CallRecord. Machine code knows arguments in
-their usual form: numbers, device arrays that fit, numpy arrays of the declared type. For any other it takes
-the slow path, which converts, or says what is wrong.
+their usual form: numbers, device arrays that fit, numpy arrays of the declared type. Of a call with any other
+Python packs the arguments, or says what is wrong.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.calls.declaration import DEPENDS, Parameter, storage_names
-from jitree.api.calls.native.acceptance import Acceptance, Producers, numbers_of, runs_code
+from jitree.api.calls.declaration import Parameter, storage_names
+from jitree.api.calls.native.acceptance import Acceptance, LearntArrays, NotingPacker, numbers_of
 from jitree.api.calls.native.cpython_layout import METH_KEYWORDS, METH_NOARGS, method_code, new_capsule
 from jitree.api.calls.native.layout import (
     MAXIMUM_RANK,
@@ -37,7 +37,6 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.python_fallback import Rest
 from jitree.api.calls.packing import narrow_integer, number_unpacker
-from jitree.api.calls.tensor_packing import TensorPacker
 from jitree.api.calls.transfers import wrap_in_place
 from jitree.api.function import Function
 from jitree.base.dlpack_names import tensor_type
@@ -48,6 +47,7 @@ from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.regs.layout import FrameRecord
 from jitree.types import BY_CODE, BY_NAME, CLASS_INTEGER, CLASS_UNSIGNED, is_packed
+from jitree.vmfb.cconv import TYPE_NAMES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from jitree.api.calls.declaration import DeclaredTensor, Signature
     from jitree.api.calls.native.cpython_layout import Interface
     from jitree.api.calls.native.handle_owners import Keeper
-    from jitree.api.calls.native.references import HandlePacker
     from jitree.dispatch.engine import EngineEntry
     from jitree.hal.buffer import Buffer
     from jitree.hal.device import Device
@@ -71,6 +70,8 @@ _FRAME: Final = words_of(FrameRecord)
 _BOOLEAN: Final = BY_NAME["i1"]
 _FEWEST_SHARING: Final = 2
 """Arrays that a function takes, if they are to share an upload."""
+_ANY_ARRAY: Final = (TYPE_NAMES["r"], "!hal.buffer_view")
+_ANY_SIZES: Final = [-1] * MAXIMUM_RANK
 _NARROW: Final = {"f16": PASS_F16, "bf16": PASS_BF16}
 
 
@@ -81,10 +82,21 @@ class Unsuitable(Exception):
 class DirectCall:
     """A CallRecord, and what it refers to."""
 
-    __slots__ = ("_kept", "record", "words")
+    __slots__ = ("_kept", "packers", "record", "run", "words")
 
-    def __init__(self, words: array[int], kept: object) -> None:
+    def __init__(
+        self,
+        words: array[int],
+        run: Callable[..., Any],
+        packers: tuple[Callable[[Any], object], ...],
+        kept: object,
+    ) -> None:
         self._kept = kept
+        self.packers = packers
+        """What packs arguments for ``run``: numpy arrays of the declared type are left as they are."""
+        self.run = run
+        """Calls the function: is given the DirectCall and what Python has packed of all arguments. Gives
+        NotImplemented where machine code cannot run it now."""
         self.words = words
         """The record."""
         self.record = new_capsule(words.buffer_info()[0])
@@ -108,7 +120,7 @@ def direct_call(
     rows = _Rows(function, vm_function, keeper, frame, interface)
     count = len(signature.arguments)
     extents = array("q", bytes(16 * count))
-    rest = Rest(function, vm_function, entry, machine, rows.packers, rows.rewrites, extents)
+    rest = Rest(function, vm_function, entry, machine, rows.noting, rows.rewrites, extents)
     slots, items = vm_function.argument_slots[:count], convention.arguments[:count]
     arguments = rows.arguments(tuple(zip(signature.arguments, items, slots, strict=True)))
     results = rows.results(zip(signature.results, convention.results, vm_function.result_slots, strict=True))
@@ -120,7 +132,7 @@ def direct_call(
         "argument_count": count, "arguments": arguments.buffer_info()[0],
         "result_count": len(signature.results), "results": results.buffer_info()[0],
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
-        "workspace": rows.workspace, "sizes": rows.sizes, "staging": rows.staging(arguments),
+        "staging": rows.staging(arguments), "packs": int(function.known_sizes is not None),
         "uploads": int(rows.uploads), "last_wait": rows.last_wait(vm_function), "beside": _beside(signature),
         "extents": extents.buffer_info()[0] if count else 0,
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
@@ -131,7 +143,10 @@ def direct_call(
     fill(words, CallRecord, addresses)
     fill(words, CallRecord, {field: id(value) for field, value in objects.items()})
     fill(words, CallRecord, {"begun_frame": frame, "begun_state": state})
-    return DirectCall(words, (objects, arguments, results, rows.kept, extents, keeper, entry))
+    packers = function.packers if function.known_sizes is not None else tuple(rows.packers)
+    return DirectCall(
+        words, interface.run, packers, (objects, arguments, results, rows.kept, extents, keeper, entry)
+    )
 
 
 def _objects(function: Function, machine: Machine, rest: Rest) -> dict[str, object]:
@@ -144,7 +159,8 @@ def _objects(function: Function, machine: Machine, rest: Rest) -> dict[str, obje
         "drain": partial(table.drain, machine.state), "drain_deferred": table.drain_deferred,
         "go_on": rest.go_on, "set_aside": rest.set_aside, "when_reached": rest.when_reached,
         "give_up": rest.give_up, "give_up_work": rest.give_up_work, "take_reference": rest.take_reference,
-        "supply": partial(_supply, table), "wait_for": rest.wait_for, "pending": rest.pending,
+        "supply": partial(_supply, table), "wrap": table.wrap,
+        "wait_for": rest.wait_for, "pending": rest.pending,
         "pending_submission": rest.pending_submission,
         "fence": None, "keep_lent": partial(_keep_lent, table),
         "wait_for_submission": rest.wait_for_submission,
@@ -207,9 +223,9 @@ class _Rows:
         interface: Interface,
     ) -> None:
         self.kept: list[object] = []
-        self.packers: list[HandlePacker] = []
-        self.workspace = 0  # the address of its register
-        self.sizes = 0  # the address of what is known of its size
+        self.packers = list(function.packers)
+        """What packs arguments for machine code."""
+        self.noting: list[NotingPacker] = []
         self._slots = vm_function.argument_slots
         self._function = function
         self._keeper = keeper
@@ -236,7 +252,7 @@ class _Rows:
                 known["in_place"] = sum(
                     1 << other for place, other in pairs if place == position and other < 63
                 )
-            fields.append(known | self._argument(*row))
+            fields.append(known | self._argument(position, *row))
         return records(Argument, fields)
 
     def results(self, rows: Iterable[Row]) -> array[int]:
@@ -278,30 +294,19 @@ class _Rows:
         address = self._refs + 8 * place if kind == PASS_ARRAY else self._values + 4 * place
         return {"kind": kind, "place": address}
 
-    def _argument(self, parameter: Parameter, item: Item, slot: RegisterSlot) -> dict[str, Any]:
+    def _argument(
+        self, position: int, parameter: Parameter, item: Item, slot: RegisterSlot
+    ) -> dict[str, Any]:
         register = self._register(item, slot)
         if register["kind"] != PASS_ARRAY:
             return register | self._number(parameter, item, register["kind"])
-        if parameter.workspace == DEPENDS:
-            self.sizes = self._known_sizes()
-        self.workspace = self.workspace if parameter.workspace is None else register["place"]
-        is_written = parameter.written and self._function.signature.fences  # users have to be told
-        if parameter.tensor is None or is_written:
-            return register | {"kind": PASS_REFERENCE} | self._reference(parameter, item)
+        is_told = parameter.written and self._function.signature.fences
+        if parameter.tensor is None or is_told:
+            fields = {"kind": PASS_REFERENCE} | self._reference(position, parameter)
+            return register | fields | (self._noted(parameter, item) if is_told else {})
         if parameter.consumed:
             register["kind"] = PASS_CONSUMED
-        return register | self._array(parameter, parameter.tensor)
-
-    def _known_sizes(self) -> int:
-        """The address of sizes that calls must have; 0 where the compiler does not say them. Unsuitable if
-        they depend on what machine code does not look at."""
-        sizes = self._function.known_sizes
-        if self._function.signature.measure is None or sizes is None:
-            return 0
-        if sizes.address == 0:
-            raise Unsuitable
-        self._keep(sizes)
-        return sizes.address
+        return register | self._array(position, parameter, parameter.tensor)
 
     def _number(self, parameter: Parameter, item: Item, kind: int) -> dict[str, Any]:
         from jitree.api.calls.number_packing import FloatBitsPacker, IntegerPacker, number_packer
@@ -317,29 +322,33 @@ class _Rows:
             return convert | {"kind": _NARROW.get(parameter.type, PASS_BITS)}
         return convert
 
-    def _reference(self, parameter: Parameter, item: Item) -> dict[str, Any]:
-        """Lists and buffers, which few programs take: packed by Python."""
-        from jitree.api.calls.native import references as packing
+    def _reference(self, position: int, parameter: Parameter) -> dict[str, Any]:
+        """Arrays of any type; Python packs lists, and all else."""
+        if not self._copies or parameter.type not in _ANY_ARRAY or parameter.workspace is not None:
+            return {}
+        memory = LearntArrays(self._function.device, self._keeper, self._interface.producers)
+        self.packers[position] = partial(memory.packed, self._function.packers[position])
+        return {"is_array": 1, "dimensions": _ANY_SIZES}
 
-        producers = self._interface.producers if self._copies else None
-        packer = packing.reference_packer(self._function, self._keeper, parameter, item, producers)
-        self.packers.append(packer)
-        return packer.fields(self._keep)
+    def _noted(self, parameter: Parameter, item: Item) -> dict[str, Any]:
+        """An array whose users have to be told that the program writes to it."""
+        self.noting.append(packer := NotingPacker(self._function, self._keeper, parameter, item))
+        return {"convert": self._keep(packer.pack), "noted": packer.noted.buffer_info()[0]}
 
-    def _array(self, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, Any]:
-        acceptance = Acceptance(self._function, self._keeper, parameter, tensor)
-        is_written = acceptance.is_written
-        fields = {"marker": self._keep(acceptance.marker)}
-        fields["accept"] = self._keep(acceptance.accept if is_written else acceptance.accept_any)
+    def _array(self, position: int, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, Any]:
+        memory = LearntArrays(self._function.device, self._keeper, self._interface.producers)
+        acceptance = Acceptance(self._function, memory, parameter, tensor)
+        fields = {"marker": self._keep(acceptance.marker), "accept": self._keep(acceptance.accept)}
         row, shape = tensor.element_type, tensor.shape
         if row is None or is_packed(row):
             return fields
         self._interface.learn(row)
         if not self._copies or len(shape) > MAXIMUM_RANK:
             return fields
+        self.packers[position] = acceptance.pack
+        is_written = parameter.consumed or parameter.storage_of is not None
         return fields | {
             "dimensions": [-1 if size is None else size for size in shape],
-            "convert": self._keep(partial(_host_array, acceptance.packer, self._interface.producers)),
             "dtype": self._keep(row.dtype), "item_size": row.dtype.itemsize, "element_type": row.code,
             "tensor_type": tensor_type(row) or 0, "rank": len(shape), "is_written": int(is_written),
             **numbers_of(row), **self._alike(row),
@@ -347,9 +356,7 @@ class _Rows:
 
     def _alike(self, row: ElementType) -> Fields:
         """Of what integers of other kinds there may be arrays: unsigned ones, and booleans as bytes, where no
-        sign is declared; bytes that are 0 or 1 for booleans."""
-        if row is _BOOLEAN:
-            return {"unsigned_dtype": self._keep(BY_NAME["ui8"].dtype)}
+        sign is declared."""
         if row.numerical_class != CLASS_INTEGER:
             return {}
         unsigned = BY_CODE[CLASS_UNSIGNED << 24 | row.bits]
@@ -404,17 +411,3 @@ def fill(words: array[int], record: type[MemoryRecord], values: Fields, start: i
             words[place] = value
         else:
             words[place : place + len(value)] = array("q", value)
-
-
-def _host_array(packer: TensorPacker, producers: Producers, value: Any) -> npt.NDArray[Any] | None:
-    """As :meth:`TensorPacker.host_array`. Machine code looks at such arrays itself from then on. None where
-    code of others would run: it may wait for a thread that waits for the session's lock."""
-    if runs_code(value):
-        return None
-    if packer.is_importable(value):
-        producers.learn(value)
-        return None
-    array = packer.host_array(value)
-    if array is not None:
-        producers.learn(value)
-    return array

@@ -6,7 +6,7 @@ usual is done by Python: the whole call, when nothing has happened yet, or what 
 
 from __future__ import annotations
 
-from jitree.api.calls.native.arguments import pass_arguments
+from jitree.api.calls.native.arguments import PACKED, pass_arguments
 from jitree.api.calls.native.arrays import take_back
 from jitree.api.calls.native.fences import (
     drop_signal,
@@ -87,6 +87,15 @@ def place_method(self: int, arguments: int, count: int, names: int) -> int:
     return result if result != _SLOWLY else retained(python, python.none)
 
 
+def run_method(self: int, arguments: int, count: int, names: int) -> int:
+    """A builtin of a DirectCall and what Python has packed of all arguments: the results, or NotImplemented
+    where the function cannot be run now."""
+    python = Python(load64(self + CAPSULE_POINTER_AT))
+    record = CallRecord(load64(load64(load64(arguments) + python.direct_record) + CAPSULE_POINTER_AT))
+    result = call_through_gate(python, record, arguments + 8 | PACKED, count - 1, PATIENT)
+    return result if result != _SLOWLY else retained(python, python.not_implemented)
+
+
 def call_by_record(python: Python, function: int, arguments: int, count: int, names: int, prompt: int) -> int:
     """``prompt``: PATIENT to wait for the results, PROMPT to return arrays that may still be computed,
     ``_AWAITED`` to return what is to be awaited where there is something to wait for."""
@@ -128,6 +137,8 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
     if unlikely(count != record.argument_count or load64(python.ended) != 0):
         return _SLOWLY
     if unlikely(load64(python.pending) > record.beside):
+        return _SLOWLY
+    if unlikely(record.packs != 0) and arguments & PACKED == 0:
         return _SLOWLY
     if unlikely(not enter_gate(python, record)):
         return 0

@@ -62,6 +62,7 @@ class Python(MemoryRecord):
     destroy_managed: i64  # the deleter of exported tensors, machine code itself
     owner_name: i64  # their capsule's name, a C string
     none: i64
+    not_implemented: i64
     true: i64
     false: i64
     exception_type: i64  # Exception
@@ -273,12 +274,12 @@ class CallRecord(MemoryRecord):
     take_reference: i64  # a result that is no array
     supply: i64  # makes sure that there is memory for an argument of some size
     signal: i64  # address of the register of a fence that is reached at the end, 0 = none
-    workspace: i64  # address of the register of memory for intermediate results, 0 = none
-    sizes: Sizes  # the Sizes record of what that memory must have, 0 = Python looks at it
+    packs: i64  # 1 = Python packs the arguments of all calls
     pending: i64  # of the DirectCall: gives the fence of a handle, None if it has been reached,
     pending_submission: i64  # the same of a submission, whose number it is given
     wait_for: i64  # waits for it, without the lock: is given it and AwaitedRecord.cancels,
     when_reached: i64  # or gives what waits for it when it is awaited
+    wrap: i64  # of the table: the handle of what Python has packed
     fence: i64  # of the arrays that are returned by the call in progress, or None
     rewrites: i64  # 1 = the program writes to arrays of a device that the host may have read
     lent: Entry  # handles of memory that was lent to the call, linked in their extensions
@@ -336,7 +337,7 @@ class Argument(MemoryRecord):
     low: i64  # integers that are passed as they are
     high: i64
     numbers: i64  # of tensors: PASS_I64 or PASS_F*, as which numbers become elements
-    convert: i64  # Python function that gives the number, the numpy array, the handle to pass
+    convert: i64  # Python function that packs a number, or gives the handle to pass; 0 = there is none
     marker: i64  # of arrays: what `_passed_as` of those is that are known to fit
     accept: i64  # Python function: whether an array fits
     dtype: i64  # of numpy arrays that are copied; 0 = none are
@@ -349,18 +350,10 @@ class Argument(MemoryRecord):
     rank: i64
     is_written: i64  # 1 = the program is declared to write to it
     in_place: i64  # of storage: bits of the positions whose arguments may be the same memory
-    noted: i64  # of references: address of HandlePacker.noted
-    is_array: i64  # 1 = of references that may be arrays
+    noted: i64  # of references with `convert`: address of NotingPacker.noted
     source: i64  # where the elements of this call's array lie that were copied; 0 = none were
+    is_array: i64  # 1 = of references that may be arrays
     dimensions: i64 = Repeated(MAXIMUM_RANK)  # -1 where any size fits
-
-
-class Sizes(MemoryRecord):
-    """Lists what calls are known to need of memory for intermediate results."""
-
-    count: i64
-    width: i64  # words of a key: dimensions and numbers
-    rows: i64  # address of keys, each with the bytes that are needed after it
 
 
 class Result(MemoryRecord):

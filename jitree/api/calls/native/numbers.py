@@ -55,6 +55,8 @@ _LEAST_NORMAL_F16 = 1023 - 14
 """Exponents of f64: of the least f16 that is not subnormal, and of half the least f16."""
 _LEAST_F16 = 1023 - 25
 
+_WORD = 8
+_HALF_WORD = 4
 _MOST_NUMBERS = 1 << 16
 """Of a list that becomes an array while the context's lock is held; longer ones are left to Python."""
 _MOST_UPLOADED = 1024
@@ -83,10 +85,16 @@ def pass_integer(python: Python, argument: Argument, value: int) -> bool:
     return True
 
 
-def pass_bits(python: Python, argument: Argument, value: int) -> bool:
-    """An integer with the bits of a float below 32 bits."""
-    overflow = stack(4)
-    store32(argument.place, call(python.long_value, value, overflow))
+def pass_packed_number(python: Python, argument: Argument, value: int) -> bool:
+    """A number as Python packs it for a register: floats below 32 bits as integers with their bits."""
+    kind = argument.kind
+    if PASS_F32 <= kind <= PASS_F64:
+        return pass_number(python, argument, value)
+    number = call(python.long_value, value, stack(4))
+    if kind == PASS_I64:
+        store64(argument.place, number)
+    else:
+        store32(argument.place, number)
     return True
 
 
@@ -236,14 +244,24 @@ def store_numbers(argument: Argument, row: Dtype, source: int, place: int, size:
 
 def store_number(argument: Argument, row: Dtype, source: int, place: int) -> bool:
     """Whether a number of a type of numpy is one of the element type, or becomes such without loss."""
-    bits = 0
-    for index in range(row.item_size):
-        bits |= load8(source + index) << 8 * index
+    bits = bits_at(source, row.item_size)
     if row.numbers != PASS_I64:
         return store_rounded(argument, bits if row.numbers == PASS_F64 else widened(row.numbers, bits), place)
     sign = row.high + 1
     number = bits if row.low == 0 else (bits ^ sign) - sign
     return number <= row.high and number >= row.low and store_integer(argument, number, place)
+
+
+def bits_at(source: int, size: int) -> int:
+    """The bits of an element; the usual sizes are read whole."""
+    if size == _WORD:
+        return load64(source)
+    if size == _HALF_WORD:
+        return load32(source) & 0xFFFFFFFF
+    bits = 0
+    for index in range(size):
+        bits |= load8(source + index) << 8 * index
+    return bits
 
 
 def store_integer(argument: Argument, number: int, place: int) -> bool:
@@ -266,5 +284,11 @@ def store_rounded(argument: Argument, bits: int, place: int) -> bool:
 
 
 def store_bits(argument: Argument, place: int, bits: int) -> None:
-    for index in range(argument.item_size):
-        store8(place + index, bits >> 8 * index & 255)
+    size = argument.item_size
+    if size == _WORD:
+        store64(place, bits)
+    elif size == _HALF_WORD:
+        store32(place, bits)
+    else:
+        for index in range(size):
+            store8(place + index, bits >> 8 * index & 255)

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 from jitree.api.array import WRITES
-from jitree.api.calls.packing import unpack_reference
+from jitree.api.calls.packing import unpack_reference, unpacked
 from jitree.api.calls.waiting import Begun, await_work, await_work_async, give_up
-from jitree.api.function import Function, unpacked
+from jitree.api.function import Function
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.session_lock import BEGUN
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from array import array
 
     from jitree.api.calls.memory_order import Uses
-    from jitree.api.calls.native.references import HandlePacker
+    from jitree.api.calls.native.acceptance import NotingPacker
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.invocation import Call
     from jitree.hal.memory_order import Extent
@@ -36,7 +36,7 @@ class Rest:
         vm_function: BytecodeFunction,
         entry: EngineEntry,
         machine: Machine,
-        packers: Sequence[HandlePacker],
+        packers: Sequence[NotingPacker],
         rewrites: bool,
         extents: array[int],
     ) -> None:
@@ -226,5 +226,5 @@ class Rest:
             uses[True].extend(packer.extents)
         return Uses(*uses)
 
-    def _noted(self) -> Iterable[HandlePacker]:
+    def _noted(self) -> Iterable[NotingPacker]:
         return (packer for packer in self._packers if packer.noted[0])

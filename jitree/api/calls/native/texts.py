@@ -21,16 +21,21 @@ from jitree.api.calls.native.exports import (
     export_tensor,
     import_managed,
 )
-from jitree.api.calls.native.function import attempt_method, function_method, place_method, submit_method
+from jitree.api.calls.native.function import (
+    attempt_method,
+    function_method,
+    place_method,
+    run_method,
+    submit_method,
+)
 from jitree.api.calls.native.reading import fetch_method
 from jitree.codegen import functions
 from jitree.codegen.image.generated import Generated, one_unit
 
 _ENTRIES: Final = (
-    function_method, submit_method, attempt_method, place_method, array_method, buffer_method, find_elements,
-    fetch_method, new_owner, destroy_owner, take_back, export_managed, export_tensor, import_managed,
-    current_work_stream, allocate_managed, destroy_managed,
-    convert_array,
+    function_method, submit_method, attempt_method, place_method, run_method, array_method, buffer_method,
+    find_elements, fetch_method, new_owner, destroy_owner, take_back, export_managed, export_tensor,
+    import_managed, current_work_stream, allocate_managed, destroy_managed, convert_array,
 )  # fmt: skip
 
 
