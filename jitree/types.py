@@ -56,8 +56,9 @@ class ElementType(NamedTuple):
         OUT_OF_RANGE for negative dimensions and for shapes whose bytes cannot be counted, which
         programs get from sizes that have wrapped.
         """
-        length = (prod(map(index, shape)) * (self.code & 0xFF) + 7) >> 3
-        if length > LARGEST_LENGTH or (shape and min(shape) <= 0):
+        count = prod(map(index, shape))
+        length = (count * (self.code & 0xFF) + 7) >> 3
+        if max(count, length) > LARGEST_LENGTH or (shape and min(shape) <= 0):
             self._check_shape(shape)
         return length
 

@@ -398,7 +398,7 @@ def record_access(load: Callable[..., Any], store: Callable[..., Any]) -> None:
 
         def generic_resolve(self, kind: RecordType, name: str) -> Any:
             field = fields_of(kind.cls).get(name)
-            return None if field is None else of_field(field.target())
+            return None if field is None else of_field(field.target)
 
     def read(context: Any, builder: Any, kind: RecordType, value: Any, name: str) -> Any:
         return load(builder, value, fields_of(kind.cls)[name])

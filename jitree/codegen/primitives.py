@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from jitree.codegen.record import MemoryRecord, place_of
+from jitree.codegen.record import MemoryRecord, memory_as, place_of
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _MASK: Final = (1 << 64) - 1
+_NUMBERS, _LONGS = memory_as("i"), memory_as("q")
 
 
 def load8(address: int) -> int:
@@ -31,11 +32,11 @@ def load8(address: int) -> int:
 
 
 def load32(address: int) -> int:
-    return ctypes.c_int32.from_address(address).value
+    return ctypes.c_int32.from_address(address).value if address & 3 else _NUMBERS[address >> 2]
 
 
 def load64(address: int) -> int:
-    return ctypes.c_int64.from_address(address).value
+    return ctypes.c_int64.from_address(address).value if address & 7 else _LONGS[address >> 3]
 
 
 def store8(address: int, value: int) -> None:

@@ -294,7 +294,7 @@ def _marked(builder: Any, field: RecordField, access: Any) -> Any:
 
 
 def _load_field(builder: Any, record: Any, field: RecordField) -> Any:
-    target = field.target()
+    target = field.target
     if target is not None and target.embedded:
         return builder.add(record, _LONG(field.offset))
     loaded = builder.load(_place(builder, record, field), typ=_kind(field), align=1)

@@ -56,6 +56,7 @@ CREATION: Final = 31
 CATEGORY: Final = 32
 INLINE_WAIT: Final = 33
 OPEN_GROUPS: Final = 34
+VIEW_RANK: Final = 35
 
 _INTEGERS: Final = CLASS_INTEGER >> 2
 """The four classes of integers differ in the two bits below."""

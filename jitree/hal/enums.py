@@ -100,6 +100,8 @@ READING: Final = 1
 WRITING: Final = 2
 """What pending calls do to memory of the host (:mod:`jitree.hal.memory_order`), the most of any of them."""
 
+MAXIMUM_RANK: Final = 128
+"""Of a buffer view that a program makes."""
 MAXIMUM_UPDATE: Final = 65536
 """Bytes of one ``update_buffer`` or ``queue.update``."""
 MAXIMUM_BINDINGS: Final = 32

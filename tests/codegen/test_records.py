@@ -17,6 +17,7 @@ from jitree.codegen.record import (
     MemoryRecord,
     Repeated,
     atomic_add,
+    fields_of,
     layout_of,
     place_of,
     size_of,
@@ -190,7 +191,7 @@ def test_nothing_is_laid_out_before_it_is_asked_for() -> None:
 
     assert vars(Late)["count"] == 2
     assert layout_of(Late).packer().size == 8 and size_of(Late) == 16
-    assert Late(0) == Late(0) and not Late(0) and vars(Late)["count"].width == 8
+    assert Late(0) == Late(0) and not Late(0) and fields_of(Late)["count"].width == 8
 
 
 def test_records_that_others_lay_out_are_as_long_as_theirs() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.errors import InvalidArgumentError, ResourceExhaustedError
+from jitree.errors import ResourceExhaustedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.checks import (
     DIMENSION,
     ENCODING,
     RANK,
+    VIEW_RANK,
     buffer_refusal,
     refused,
     require,
@@ -20,7 +21,7 @@ from jitree.hal.checks import (
 from jitree.hal.checks import compatible_elements as compatible_elements
 from jitree.hal.checks import type_text as type_text
 from jitree.hal.device import Device
-from jitree.hal.enums import MemoryAccess
+from jitree.hal.enums import MAXIMUM_RANK, MemoryAccess
 from jitree.modules.import_rows import text
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from jitree.modules.hal.module import HalState
     from jitree.regs.buffer import VmBuffer
 
-MAXIMUM_RANK: Final = 128
 MAXIMUM_TRACED: Final = 128
 
 
@@ -44,7 +44,7 @@ def create(
     """OUT_OF_RANGE where the shape does not fit into the range: the program has computed both, of sizes that
     may have wrapped."""
     if len(shape) > MAXIMUM_RANK:
-        raise InvalidArgumentError(f"a buffer view of rank {len(shape)}; at most {MAXIMUM_RANK}")
+        raise refused(VIEW_RANK, rank=len(shape))
     return BufferView(buffer.subspan(offset, length), tuple(shape), element_type, encoding)
 
 

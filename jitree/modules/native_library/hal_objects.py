@@ -23,7 +23,7 @@ from jitree.errors import (
 from jitree.hal.allocator import Allocator as BufferAllocator
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
-from jitree.modules.hal.buffer_view import MAXIMUM_RANK
+from jitree.hal.enums import MAXIMUM_RANK
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.interface import (
     code_of,

@@ -242,7 +242,8 @@ def keeper(buffer: Entry) -> Entry:
 
 
 def range_of(state: State, handle_pool: HandlePoolRecord, buffer: Entry, offset: int, length: int) -> Entry:
-    """A reference to a range inside a buffer; the whole of it is the buffer itself. 0 without an entry."""
+    """A reference to a range inside a buffer; the whole of it is the buffer itself. 0 without an entry. Where
+    it begins in memory without an address is in the extension."""
     if offset == 0 and length == buffer.length:
         return retain(buffer)
     part = new_entry(state, handle_pool, handle_pool.buffer)
@@ -255,6 +256,10 @@ def range_of(state: State, handle_pool: HandlePoolRecord, buffer: Entry, offset:
         part.parent = retain(keeper(buffer))
         if buffer.owner == OWNER_CODE:
             part.link = buffer.link
+        if unlikely(buffer.address == 0):
+            part.address = 0
+            before = load64(place_of(buffer) + handle_pool.extension) if buffer.owner == OWNER_CODE else 0
+            store64(place_of(part) + handle_pool.extension, before + offset)
     return part
 
 
@@ -271,32 +276,26 @@ def is_reachable(handle_pool: HandlePoolRecord, place: int, buffer: Entry) -> bo
 def buffer_subspan(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
     source = reference(refs, words, 0)
-    if not has_address(handle_pool, source):
+    if not is_kind(source, handle_pool.buffer):
         return REFUSED
     offset = number(values, words, 1)
     length = range_length(source, offset, number(values, words, 2))
     if length < 0:
         return REFUSED
     part = range_of(state, handle_pool, source, offset, length)
-    if not part:
-        return REFUSED
-    return give(state, refs, words, part)
+    return give(state, refs, words, part) if part else REFUSED
 
 
 def buffer_length(state: State, values: int, refs: int, words: int) -> int:
-    handle_pool = state.handle_pool
     buffer = reference(refs, words, 0)
-    if not is_kind(buffer, handle_pool.buffer):
-        return REFUSED
-    return give64(state, values, refs, words, buffer.length)
+    is_buffer = is_kind(buffer, state.handle_pool.buffer)
+    return give64(state, values, refs, words, buffer.length) if is_buffer else REFUSED
 
 
 def buffer_assert(state: State, values: int, refs: int, words: int) -> int:
     handle_pool = state.handle_pool
     buffer = reference(refs, words, 0)
-    if not is_kind(buffer, handle_pool.buffer):
-        return REFUSED
-    if not is_kind(reference(refs, words, 1), KIND_BUFFER):
+    if not is_kind(buffer, handle_pool.buffer) or not is_kind(reference(refs, words, 1), KIND_BUFFER):
         return REFUSED
     if not is_kind(reference(refs, words, 2), handle_pool.allocator):
         return REFUSED

@@ -380,7 +380,8 @@ class HandlePool:
         if table.i32[2 * above] != KIND_STORAGE:
             source = table.object(parent)
             whole = source.buffer if isinstance(source, BufferView) else cast(Buffer, source)
-            return whole.subspan(start - whole.published_address, length)
+            offset = start - whole.published_address if start else table.i64[word + (table.extension >> 3)]
+            return whole.subspan(offset, length)
         memory_type = table.i32[2 * word + _ENTRY.access] & _TYPE_MASK
         allocation = self.allocation_of(parent, memory_type, table.i32[2 * word + _ENTRY.usage])
         return Buffer(allocation, start - table.i64[above + _ENTRY.address], length)
