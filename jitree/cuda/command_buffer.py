@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.cuda.channel import check_channel
 from jitree.cuda.executable import CudaExecutable, CudaFunctionTable
-from jitree.cuda.graph import launch_each, make_graphs
+from jitree.cuda.graph import StreamGraphs, launch_each, make_graphs
 from jitree.cuda.plan import (
     BoundSizes,
     CudaCommandList,
@@ -29,7 +29,6 @@ from jitree.hal.executable import Executable
 
 if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
-    from jitree.hal.stream_record import StreamGraphs
 
 _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
 _TABLES_KEPT: Final = 16
@@ -82,15 +81,13 @@ class CudaCommandBuffer(ListCommandBuffer):
         return not self.modes & _ONE_SHOT and not self._retained
 
     def stream_graphs(self) -> StreamGraphs | None:
-        """Their first use changes every parameter."""
+        """Makes what launches lists of this shape, None where launches alone do not. Their first use changes
+        every parameter. The caller holds the stream's lock."""
         stream = self._stream
-        with stream.lock:
-            if not stream.share.is_connected:
-                return None
-            stream.context.enter()
-            self.made_plan()  # ends recording
-            plan = make_shape_plan(self.commands, stream.kernels, FixedSizes(self.commands))
-            return make_graphs(stream, plan, self.commands.tables)
+        stream.context.enter()
+        self.made_plan()  # ends recording
+        plan = make_shape_plan(self.commands, stream.kernels, FixedSizes(self.commands))
+        return make_graphs(stream, plan, self.commands.tables)
 
     def bind(self, table: BindingTable) -> Bound:
         """Resolves the binding table of a submission; errors as ``CommandBuffer.check_table``."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jitree.cuda.plan import Launch, LaunchPlan, PlanSegment
-from jitree.hal.stream_record import StreamGraphs
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Handle
@@ -40,6 +39,19 @@ _EARLY: Final = array("q", (6, 1, *[0] * 7))
 """CUlaunchAttribute of cuda.h: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION is allowed."""
 _INSTANCES: Final = 2
 """Graphs of one shape: addresses of results that are fed back alternate between two."""
+
+
+class StreamGraphs(NamedTuple):
+    """Holds what a command buffer does, for a ProgramRecord."""
+
+    launch_count: int
+    firsts: int
+    instances: int
+    chains: int
+    kept: object
+    """What lives as long as machine code knows of it."""
+    plan: LaunchPlan
+    """Of which those of sequences are made."""
 
 
 class LaunchParameters:
@@ -245,7 +257,7 @@ def make_graphs(stream: Stream, plan: LaunchPlan, kept: object) -> StreamGraphs 
     instances = array("q", [word for row, _ in rows for word in row])
     return StreamGraphs(
         len(launches), firsts.buffer_info()[0], instances.buffer_info()[0],
-        chains.address, (graphs, rows, instances, firsts, chains, kept), plan, join_graphs,
+        chains.address, (graphs, rows, instances, firsts, chains, kept), plan,
     )  # fmt: skip
 
 
@@ -255,10 +267,9 @@ def join_graphs(stream: Stream, lists: Sequence[StreamGraphs]) -> StreamGraphs:
     launches: list[Launch] = []
     groups: list[tuple[int, ...]] = []
     for each in lists:
-        plan = cast(LaunchPlan, each.plan)
-        assert plan.segment is not None
-        groups += [tuple(number + len(launches) for number in group) for group in plan.segment.groups]
-        launches += plan.launches
+        assert each.plan.segment is not None
+        groups += [tuple(number + len(launches) for number in group) for group in each.plan.segment.groups]
+        launches += each.plan.launches
     steps = (PlanSegment(tuple(groups)),)
     plan = LaunchPlan(tuple(launches), steps, tuple, (), (), (), (), (), ())
     made = make_graphs(stream, plan, [each.kept for each in lists])

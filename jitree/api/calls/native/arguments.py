@@ -38,7 +38,7 @@ from jitree.api.calls.native.lending import pass_lent
 from jitree.api.calls.native.names import IN_PLACE, pass_in_place
 from jitree.api.calls.native.numbers import pass_as_array, pass_bits, pass_number
 from jitree.api.calls.native.python import drop, forgets_error, invoke_with, retained, type_of
-from jitree.api.calls.native.views import drop_joined, has_stream, refuse, send_joined
+from jitree.api.calls.native.views import drop_joined, has_timeline, refuse, send_joined
 from jitree.codegen.primitives import apart, call, load8, load32, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of, size_of
 from jitree.modules.hal.native.layout import HandlePoolRecord
@@ -319,7 +319,7 @@ def pass_host_array(python: Python, record: CallRecord, argument: Argument, valu
     if cls == python.ndarray_type and is_alike(argument, Ndarray(value)):
         return pass_alike(python, record, argument, Ndarray(value))
     exchange = exchange_of(python, cls)
-    if exchange and has_stream(record):
+    if exchange and has_timeline(record):
         return pass_lent(python, record, argument, exchange, value)
     if exchange:
         return pass_foreign(python, record, argument, exchange, value)
@@ -358,7 +358,7 @@ def pass_alike(python: Python, record: CallRecord, argument: Argument, value: Nd
 
 def pass_bytes(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
     """Bytes that are 0 or 1, where the host sees them, as booleans."""
-    if has_stream(record) or not pass_ndarray(python, record, argument, value):
+    if has_timeline(record) or not pass_ndarray(python, record, argument, value):
         return False
     view = Entry(load64(argument.place))
     if are_booleans(view.address, view.length):
