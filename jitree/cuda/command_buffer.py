@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,6 +14,7 @@ from jitree.cuda.plan import (
     CudaCommandList,
     FixedSizes,
     LaunchPlan,
+    Submission,
     check_grid,
     describe,
     make_plan,
@@ -41,9 +41,7 @@ class Bound(NamedTuple):
     ranges: tuple[Slot, ...]
     """Of the bindings."""
     plan: LaunchPlan
-    block: array[int]
-    key: bytes
-    """The block's bytes; empty for a one-shot command buffer."""
+    block: Submission
     retained: tuple[object, ...]
     """Kept until the submission is done."""
     table: tuple[object, ...]
@@ -68,7 +66,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._runner: PlanRunner | None = None
         self.data = 0
         """The address of its update bytes on the device, once it has a plan."""
-        self._blocks: OrderedDict[tuple[Slot, ...], tuple[array[int], bytes]] = OrderedDict()
+        self._blocks: OrderedDict[tuple[Slot, ...], Submission] = OrderedDict()
 
     @property
     def place(self) -> int:
@@ -105,8 +103,8 @@ class CudaCommandBuffer(ListCommandBuffer):
                 retained.append(buffer.allocation)
         with stream.lock:
             plan = self.made_plan()
-            block, key = self._block(plan, tuple(ranges))
-        return Bound(tuple(ranges), plan, block, key, (*self._retained, *retained), tuple(entries))
+            block = self._block(plan, tuple(ranges))
+        return Bound(tuple(ranges), plan, block, (*self._retained, *retained), tuple(entries))
 
     def launch(self, stream: Stream, bound: Bound) -> None:
         """Submits what :meth:`bind` gave: launches of a one-shot one one after the other, or else graphs. The
@@ -119,10 +117,10 @@ class CudaCommandBuffer(ListCommandBuffer):
             stream.retain(bound.retained)
         if measures_dispatches(stream.measures):
             run_profiled(stream, plan, self.commands.collectives, bound.block)
-        elif not bound.key and plan.segment is not None:
-            launch_each(stream, plan, plan.segment, bound.block)
+        elif not bound.block.key and plan.segment is not None:
+            launch_each(stream, plan, plan.segment, bound.block.words)
         else:
-            self.runner.run(stream, bound.block, bound.key)
+            self.runner.run(stream, bound.block)
         stream.note(partial(describe, plan))
 
     @property
@@ -164,17 +162,16 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._plan = plan
         return plan
 
-    def _block(self, plan: LaunchPlan, ranges: tuple[Slot, ...]) -> tuple[array[int], bytes]:
-        """The words of a submission, and its key unless the command buffer is submitted once only."""
-        if self.modes & _ONE_SHOT:
-            addresses, lengths, _ = self.commands.bind(ranges)
-            return plan.block(self.commands, addresses, lengths, self.data), b""
+    def _block(self, plan: LaunchPlan, ranges: tuple[Slot, ...]) -> Submission:
+        """What a submission varies; without a key where there is only one."""
         blocks = self._blocks
         known = blocks.get(ranges)
         if known is None:
             addresses, lengths, _ = self.commands.bind(ranges)
-            block = plan.block(self.commands, addresses, lengths, self.data)
-            known = blocks[ranges] = block, block.tobytes()
+            known = self._stream.share.block(self.commands, plan.word_count, addresses, lengths, self.data)
+            if self.modes & _ONE_SHOT:
+                return known
+            known = blocks[ranges] = known._replace(key=known.words.tobytes())
             if len(blocks) > _TABLES_KEPT:
                 blocks.popitem(last=False)
         return known

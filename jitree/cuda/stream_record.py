@@ -25,8 +25,6 @@ class StreamRecord(Timeline):
     held_programs: i64  # address of the addresses of MOST_HELD ProgramRecords
     words: i64  # address of MOST_HELD_WORDS words, one list's after another's
     sequences: ProgramTableRecord  # of the table that their programs are from
-    program: ProgramRecord  # address of the ProgramRecord that machine code launched last, and
-    launched: i64  # the number of that submission
     context: i64
     set_current: i64  # addresses of functions of the driver: cuCtxSetCurrent
     launch_graph: i64  # cuGraphLaunch

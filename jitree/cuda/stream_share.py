@@ -16,10 +16,12 @@ from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen import image
 from jitree.codegen.record import size_of, words_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
+from jitree.cuda.plan import Submission
 from jitree.cuda.stream_record import MOST_HELD, MOST_HELD_WORDS, MOST_NEIGHBOURS, StreamRecord
 from jitree.errors import UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD, Allocation
+from jitree.hal.command_layout import List
 from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WATCHED, QueueRecord
 from jitree.hal.timeline_record import (
     EXPORTED_BY_CODE,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from jitree.cuda.api import Handle
     from jitree.cuda.context import CudaContext
+    from jitree.cuda.plan import CudaCommandList
     from jitree.hal.timeline_record import KnownLists
 
     class MemoryStream(Protocol):
@@ -64,6 +67,7 @@ _HOOKS: Final = "submit", "stage", "is_done", "follow", "join", "precede"
 """Functions that a Timeline names."""
 _LOOKS: Final = 8192
 """At a stream, before others than machine code wait: some 3 ms."""
+_Fill: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
 RECIPE: Final = image.Recipe("streams", "what submits to GPUs", "jitree.cuda.submission:generate", 4.0)
 
 
@@ -123,15 +127,33 @@ class StreamShare:
             "held_programs": self._held.buffer_info()[0],
             "words": self._held.buffer_info()[0] + 8 * MOST_HELD,
         }  # fmt: skip
+        for field, value in values.items():
+            self._words[getattr(_STREAM, field)] = value
         try:
             self._driver = {field: context.api.address(name) for field, name in _FUNCTIONS.items()}
         except UnimplementedError:
             return False
         with suppress(UnimplementedError):  # before CUDA 11.8
-            values["launch_kernel"] = context.api.address("cuLaunchKernelEx")
-        for field, value in (values | self._driver).items():
+            self._words[_STREAM.launch_kernel] = context.api.address("cuLaunchKernelEx")
+        for field, value in self._driver.items():
             self._words[getattr(_STREAM, field)] = value
         return True
+
+    def block(
+        self, commands: CudaCommandList, count: int, addresses: array[int], lengths: array[int], data: int
+    ) -> Submission:
+        """What a submission of a list varies, in ``count`` words. ``data``: where the device finds the bytes
+        of its updates."""
+        words = array("q", bytes(8 * count))
+        ranges, target = (addresses.buffer_info()[0], lengths.buffer_info()[0], data), words.buffer_info()[0]
+        built = image.get(RECIPE)
+        if built is None:
+            from jitree.cuda.submission import fill_words  # where there is no machine code
+
+            fill_words(StreamRecord(self.address), List(commands.address()), *ranges, target)
+        else:
+            _Fill(built.addresses["fill_words"])(self.address, commands.address(), *ranges, target)
+        return Submission(words, addresses, lengths)
 
     @property
     def tick(self) -> int:
@@ -146,11 +168,6 @@ class StreamShare:
     @completed.setter
     def completed(self, tick: int) -> None:
         self._words[_STREAM.completed] = tick
-
-    @property
-    def last_launch(self) -> tuple[int, int]:
-        """Gives the address of the PROGRAM launched last, and that submission's number."""
-        return self._words[_STREAM.program], self._words[_STREAM.launched]
 
     @property
     def lends(self) -> bool:
@@ -188,8 +205,7 @@ class StreamShare:
         self._words[_STREAM.failed] = 0
 
     def connect(self, programs: KnownLists) -> bool:
-        """Whether there is machine code that submits what is in a table of programs, from now on at the
-        latest."""
+        """Whether machine code submits what is in a table of programs, now at the latest."""
         self._programs.add(programs)
         if self._has_driver and self._code is None and not self._is_over:
             built = image.get(RECIPE)

@@ -45,7 +45,15 @@ from jitree.cuda.stream_record import (
     Shape,
     StreamRecord,
 )
-from jitree.hal.command_layout import KIND_BARRIER, KIND_COPY, KIND_DISPATCH, KIND_FILL, Command, List
+from jitree.hal.command_layout import (
+    KIND_COPY,
+    KIND_DISPATCH,
+    KIND_DISPATCH_INDIRECT,
+    KIND_FILL,
+    KIND_UPDATE,
+    Command,
+    List,
+)
 from jitree.hal.local.executor.rows import next_row
 from jitree.hal.timeline_record import DEFAULT_ORDER, OWNED_BY_CODE, OWNED_BY_PYTHON, SUBMITTING
 
@@ -82,8 +90,6 @@ def submit(
     elif not launch(stream, program, words):
         return 0
     stream.tick += 1
-    stream.program = program
-    stream.launched = stream.tick
     if is_held and stream.held_launches >= stream.held_limit:
         launch_held(stream)
     return 1
@@ -202,7 +208,7 @@ def generate() -> Generated:
     from jitree.codegen import functions
     from jitree.codegen.image.generated import one_unit
 
-    entries = (*HOOKS, take_over, hand_over)
+    entries = (*HOOKS, take_over, hand_over, fill_words)
     return one_unit(functions.texts(entries), [entry.__name__ for entry in entries])
 
 
@@ -261,12 +267,13 @@ def has_shape(program: ProgramRecord, table: List) -> bool:
 def fill_words(
     stream: StreamRecord, table: List, addresses: int, lengths: int, data: int, words: int
 ) -> None:
-    """``data`` is where the device finds the bytes of updates."""
+    """Writes parameters and grid of each launch of a list, in order. ``data`` is where the device finds the
+    bytes of updates."""
     row = table.rows
     for _ in range(table.row_count):
-        if row.kind == KIND_DISPATCH:
+        if row.kind == KIND_DISPATCH or row.kind == KIND_DISPATCH_INDIRECT:
             words = dispatch_words(table, row, addresses, words)
-        elif row.kind != KIND_BARRIER:
+        elif row.kind == KIND_FILL or row.kind == KIND_COPY or row.kind == KIND_UPDATE:
             words = transfer_words(stream, row, addresses, lengths, data, words)
         row = next_row(row)
 

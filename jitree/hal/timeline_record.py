@@ -1,4 +1,4 @@
-"""Shares with machine code the order in which a device works by itself, and how lists enter it.
+"""Shares with machine code how a device that works by itself is given work.
 
 A device that works by itself numbers what it is given. Python owns its timeline while ``owner`` is
 OWNED_BY_PYTHON, as at first. When it has submitted what it had to it hands the timeline over, and takes it
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Timeline(MemoryRecord):
-    """Numbers what a device has been given, and names the functions that give it more.
+    """Numbers what a device was given, and names functions that give more.
 
     The driver's functions take the address of this record first. They return 1, or 0 where nothing has
     happened. Who calls ``submit`` or ``stage`` has set ``owner`` from OWNED_BY_CODE to SUBMITTING; the others
@@ -50,9 +50,10 @@ class Timeline(MemoryRecord):
 
 
 class KnownRecord(MemoryRecord):
-    """Says what an upload has written to memory that nothing else has been told of before it.
+    """Says what an upload has written to memory that was new.
 
-    Where nothing but uploads has been submitted since, the host knows what is there."""
+    Nothing else had been told of that memory. Where nothing but uploads has been submitted since, the host
+    knows what is there."""
 
     address: i64  # of the device
     length: i64
@@ -74,13 +75,13 @@ EXPORTED_BY_PYTHON: Final = 2
 
 
 class KnownLists(Protocol):
-    """Tells the driver of a handle table's command lists, so that machine code can submit them."""
+    """Learns a handle table's command lists, which machine code can submit then."""
 
     address: int
     """``HandlePoolRecord.known_lists``, which only the driver reads."""
 
     def learn(self, commands: CommandBuffer) -> None:
-        """Machine code may submit lists of this shape from now on, if that is possible."""
+        """Lets machine code submit lists of this shape, if that is possible."""
 
     def learn_transfers(self) -> None:
         """As :meth:`learn`, of single fills, copies and updates."""

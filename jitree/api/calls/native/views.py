@@ -41,7 +41,7 @@ _ALIGNMENT = 64
 
 
 def has_timeline(record: CallRecord) -> bool:
-    """Whether the session's memory is that of a device that works by itself, which the host does not see."""
+    """Whether the session's device works by itself, on memory that the host does not see."""
     handle_pool = record.state.handle_pool
     if not handle_pool or not handle_pool.queue:
         return False

@@ -163,18 +163,17 @@ def await_device(state: State, queue: Queue, tick: int, timeout: int) -> bool:
 
 
 def is_done_at_a_glance(timeline: Timeline, tick: int) -> bool:
-    """Whether a device has done all up to submission ``tick``, or has within some 20 us."""
+    """Whether submission ``tick`` is done, or is within some 20 us."""
     return is_done_within(timeline, tick, _GLANCE)
 
 
 def is_done_in_a_moment(timeline: Timeline, tick: int) -> bool:
-    """Whether a device has done all up to submission ``tick``, within some 3 ms; not if it has failed."""
+    """Whether submission ``tick`` is done within some 3 ms; not if the device has failed."""
     return is_done_within(timeline, tick, MOMENT)
 
 
 def is_done_within(timeline: Timeline, tick: int, looks: int) -> bool:
-    """Whether one of so many looks finds that a device has done all up to submission ``tick``, which begins
-    without any, too."""
+    """Whether one of so many looks finds submission ``tick`` done. It begins without any, too."""
     return tick <= timeline.completed or call(timeline.is_done, place_of(timeline), tick, looks) != 0
 
 
