@@ -68,6 +68,22 @@ LAYERS = [
 APART = {("modules", "loaders"), ("modules", "params")}
 """Further pairs (importer, imported) that are forbidden: the session hands one to the other."""
 
+NO_GPU = ("hal", "params", "modules", "observe", "api", "compare")
+"""Parts in which no file names a GPU: what these know of a device is its contract."""
+OF_A_GPU = re.compile(
+    r"cuda|gpu|nvidia|cupti|nccl|\bptx\b|cubin|cu[A-Z][a-z]+[A-Z]|graph.?launch|launch.?graph"
+)
+OF_ITS_ORDER = re.compile(r"stream")
+STREAMLESS = ("hal/", "modules/hal/", "api/calls/")
+"""… and none speaks of streams."""
+NAMES_OF_OTHERS = (
+    "__cuda_array_interface__", "is not in the memory of a GPU", "current_work_stream", "(stream=",
+    '("stream"', "stream: int | None", "``stream``",
+    "cuda://0", '("local-task", "cuda")', '"llvmlite", "cuda"', "cuda and local devices have",
+)  # fmt: skip
+"""Protocols of other packages, with the names of their parameters; what devices are called, as users do; a
+package."""
+
 SLOW = {"numba", "llvmlite", "rich", "click", "cuda", "asyncio", "ml_dtypes", "elftools"}
 """Loaded when first used, never by ``import jitree``."""
 
@@ -175,6 +191,22 @@ def test_imports_by_name_go_upwards() -> None:
             named = {file.with_suffix(".py"), file / "__init__.py"} & FILES.keys()
             for imported in {part_of(each) for each in named} - {importer}:
                 assert rank(imported) <= rank(importer), f"{path} names {text}, which is not above it"
+
+
+@pytest.mark.parametrize("part", NO_GPU)
+def test_no_file_above_a_driver_names_a_gpu(part: str) -> None:
+    """Code, comments and tables; a driver may be written without a change of any."""
+    found = []
+    for path in sorted((PACKAGE / part).rglob("*.*")):
+        if path.suffix not in (".py", ".tsv"):
+            continue
+        text, name = path.read_text(encoding="utf-8"), path.relative_to(PACKAGE).as_posix()
+        for known in NAMES_OF_OTHERS:
+            text = text.replace(known, "")
+        words = OF_A_GPU.findall(text) + OF_A_GPU.findall(text.lower())
+        words += OF_ITS_ORDER.findall(text.lower()) if name.startswith(STREAMLESS) else []
+        found += [(name, word) for word in words]
+    assert not found
 
 
 def texts_in(path: Path) -> set[str]:

@@ -349,7 +349,7 @@ class Array(ImplicitTransfer):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The array's memory on a GPU; arrays of other devices do not have this attribute."""
+        """The array's memory, where the host does not see it; other arrays do not have this attribute."""
         exchange = self._device.array_exchange
         if exchange is None:
             raise AttributeError(f"an array on {self._device.id} is not in the memory of a GPU")

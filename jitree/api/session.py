@@ -353,7 +353,7 @@ class Session(Observable, Finalized, Remade):
     @folded
     def to_device(self, value: Any) -> Array:
         """Makes an array on the session's first device of a host or DLPack array. A buffer producer, a number
-        or nested sequences do as well. Arrays in the memory of its GPU (PyTorch, CuPy) are used in place.
+        or nested sequences do as well. Arrays in the memory of that device (PyTorch, CuPy) are used in place.
 
         INVALID_ARGUMENT for element types that programs cannot have."""
         self._require_open()

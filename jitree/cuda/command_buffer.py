@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jitree.cuda.channel import check_channel
 from jitree.cuda.executable import CudaExecutable, CudaFunctionTable
-from jitree.cuda.graph import launch_each, make_graphs
+from jitree.cuda.graph import StreamGraphs, launch_each, make_graphs
 from jitree.cuda.plan import (
     BoundSizes,
     CudaCommandList,
     FixedSizes,
     LaunchPlan,
+    Submission,
     check_grid,
     describe,
     make_plan,
@@ -29,7 +29,6 @@ from jitree.hal.executable import Executable
 
 if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
-    from jitree.hal.stream_record import StreamGraphs
 
 _ONE_SHOT: Final = int(CommandBufferMode.ONE_SHOT)
 _TABLES_KEPT: Final = 16
@@ -42,9 +41,7 @@ class Bound(NamedTuple):
     ranges: tuple[Slot, ...]
     """Of the bindings."""
     plan: LaunchPlan
-    block: array[int]
-    key: bytes
-    """The block's bytes; empty for a one-shot command buffer."""
+    block: Submission
     retained: tuple[object, ...]
     """Kept until the submission is done."""
     table: tuple[object, ...]
@@ -69,7 +66,7 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._runner: PlanRunner | None = None
         self.data = 0
         """The address of its update bytes on the device, once it has a plan."""
-        self._blocks: OrderedDict[tuple[Slot, ...], tuple[array[int], bytes]] = OrderedDict()
+        self._blocks: OrderedDict[tuple[Slot, ...], Submission] = OrderedDict()
 
     @property
     def place(self) -> int:
@@ -82,15 +79,13 @@ class CudaCommandBuffer(ListCommandBuffer):
         return not self.modes & _ONE_SHOT and not self._retained
 
     def stream_graphs(self) -> StreamGraphs | None:
-        """Their first use changes every parameter."""
+        """Makes what launches lists of this shape, None where launches alone do not. Their first use changes
+        every parameter. The caller holds the stream's lock."""
         stream = self._stream
-        with stream.lock:
-            if not stream.share.is_connected:
-                return None
-            stream.context.enter()
-            self.made_plan()  # ends recording
-            plan = make_shape_plan(self.commands, stream.kernels, FixedSizes(self.commands))
-            return make_graphs(stream, plan, self.commands.tables)
+        stream.context.enter()
+        self.made_plan()  # ends recording
+        plan = make_shape_plan(self.commands, stream.kernels, FixedSizes(self.commands))
+        return make_graphs(stream, plan, self.commands.tables)
 
     def bind(self, table: BindingTable) -> Bound:
         """Resolves the binding table of a submission; errors as ``CommandBuffer.check_table``."""
@@ -108,8 +103,8 @@ class CudaCommandBuffer(ListCommandBuffer):
                 retained.append(buffer.allocation)
         with stream.lock:
             plan = self.made_plan()
-            block, key = self._block(plan, tuple(ranges))
-        return Bound(tuple(ranges), plan, block, key, (*self._retained, *retained), tuple(entries))
+            block = self._block(plan, tuple(ranges))
+        return Bound(tuple(ranges), plan, block, (*self._retained, *retained), tuple(entries))
 
     def launch(self, stream: Stream, bound: Bound) -> None:
         """Submits what :meth:`bind` gave: launches of a one-shot one one after the other, or else graphs. The
@@ -122,10 +117,10 @@ class CudaCommandBuffer(ListCommandBuffer):
             stream.retain(bound.retained)
         if measures_dispatches(stream.measures):
             run_profiled(stream, plan, self.commands.collectives, bound.block)
-        elif not bound.key and plan.segment is not None:
-            launch_each(stream, plan, plan.segment, bound.block)
+        elif not bound.block.key and plan.segment is not None:
+            launch_each(stream, plan, plan.segment, bound.block.words)
         else:
-            self.runner.run(stream, bound.block, bound.key)
+            self.runner.run(stream, bound.block)
         stream.note(partial(describe, plan))
 
     @property
@@ -167,17 +162,16 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._plan = plan
         return plan
 
-    def _block(self, plan: LaunchPlan, ranges: tuple[Slot, ...]) -> tuple[array[int], bytes]:
-        """The words of a submission, and its key unless the command buffer is submitted once only."""
-        if self.modes & _ONE_SHOT:
-            addresses, lengths, _ = self.commands.bind(ranges)
-            return plan.block(self.commands, addresses, lengths, self.data), b""
+    def _block(self, plan: LaunchPlan, ranges: tuple[Slot, ...]) -> Submission:
+        """What a submission varies; without a key where there is only one."""
         blocks = self._blocks
         known = blocks.get(ranges)
         if known is None:
             addresses, lengths, _ = self.commands.bind(ranges)
-            block = plan.block(self.commands, addresses, lengths, self.data)
-            known = blocks[ranges] = block, block.tobytes()
+            known = self._stream.share.block(self.commands, plan.word_count, addresses, lengths, self.data)
+            if self.modes & _ONE_SHOT:
+                return known
+            known = blocks[ranges] = known._replace(key=known.words.tobytes())
             if len(blocks) > _TABLES_KEPT:
                 blocks.popitem(last=False)
         return known

@@ -24,6 +24,7 @@ from jitree.cuda.context import CudaContext
 from jitree.cuda.executable import FORMAT, CudaExecutableLoader
 from jitree.cuda.interop import CudaExchange
 from jitree.cuda.nccl import release_abandoned
+from jitree.cuda.programs import ProgramTable
 from jitree.cuda.queue import CudaQueue, Stepwise, is_scheduled
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from jitree.cuda.timings import CudaTimings
     from jitree.hal.operations import Order
     from jitree.hal.profiling import Timings
-    from jitree.hal.stream_record import SharedStream
     from jitree.regs.handles import HandleTable
 
 
@@ -104,8 +104,16 @@ class CudaDevice(Finalized, Device):
         return self.stream.share.record.address
 
     @property
-    def shared_stream(self) -> SharedStream:
-        return self.stream
+    def shared_timeline(self) -> CudaDevice:
+        return self
+
+    def known_lists(self) -> ProgramTable:
+        """See :meth:`~jitree.hal.timeline_record.SharedTimeline.known_lists`."""
+        return ProgramTable(self.stream)
+
+    def promised(self, tick: int) -> Semaphore:
+        """See :meth:`~jitree.hal.timeline_record.SharedTimeline.promised`."""
+        return self.stream.promised(tick)
 
     def await_owed(self) -> None:
         if self.stream.share.is_owed:

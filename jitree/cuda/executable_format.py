@@ -18,9 +18,6 @@ _LEGACY: Final = b"CUDA"
 _CURRENT: Final = b"CDA1"
 _HEADER: Final = struct.Struct("<4sIQ48x")
 _HEADER_VERSION: Final = 0
-
-BINDING_READ_ONLY: Final = 1
-
 _MAXIMUM_THREADS: Final = 1024
 _MAXIMUM_DIMENSIONS: Final = (1024, 1024, 64)
 """Threads of a block on every architecture since compute capability 2."""
@@ -42,15 +39,9 @@ class ExportDescription:
     """Bytes of dynamic shared memory of a block."""
     constant_count: int | None
     binding_count: int | None
-    binding_flags: tuple[int, ...]
-    """One a binding, BINDING_*; empty when they are not stated."""
     location: SourceLocation | None
     stages: dict[str, SourceLocation]
     """Source location by compilation stage, of modules with debug information."""
-
-    def reads_only(self, binding: int) -> bool:
-        """Whether the kernel is known not to write to a binding."""
-        return binding < len(self.binding_flags) and bool(self.binding_flags[binding] & BINDING_READ_ONLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +114,6 @@ def _current_export(table: Table, image_count: int) -> ExportDescription:
         table.uint32(3),
         table.uint32(4),
         len(flags) // 8,
-        struct.unpack(f"<{len(flags) // 8}Q", flags),
         None if debug is None else _location(debug.table(1)),
         {} if debug is None else _stages(debug),
     )
@@ -162,7 +152,6 @@ def _read_legacy(buffer: FlatBuffer) -> ExecutableDescription:
             buffer.uint32(shared[0] + 4 * index),
             None,
             None,
-            (),
             _location(locations[index]) if locations else None,
             {},
         )

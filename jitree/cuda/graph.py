@@ -1,10 +1,7 @@
-"""Makes executable graphs: launches of one or more plans as one submission.
+"""Makes executable graphs of plans, which are changed in place for other words.
 
-They are changed in place for other addresses. A program that records small command buffers in a loop would
-pay a launch for each. So one-shot command buffers are batched: the first one is launched at once, so that the
-GPU starts; those that come while it works are launched together, a few to a graph. Everything else that
-enters the stream, and every wait, flushes first. What machine code launches it finds by the shape of a
-command list (PROGRAM): graphs, and the same launches one by one.
+What machine code launches it finds by the shape of a command list (``ProgramRecord``): graphs, and the same
+launches one by one.
 """
 
 from __future__ import annotations
@@ -12,10 +9,9 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from jitree.cuda.plan import Launch, LaunchPlan, PlanSegment
-from jitree.hal.stream_record import StreamGraphs
+from jitree.cuda.plan import GRID_WORDS, Launch, LaunchPlan, PlanSegment, Submission
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Handle
@@ -34,12 +30,23 @@ _PROGRAMMATIC: Final = 1
 INSTANCES_KEPT: Final = 8
 """Executable graphs of one segment, each with the parameters of its last run."""
 
-Part = tuple[LaunchPlan, PlanSegment]
-
 _EARLY: Final = array("q", (6, 1, *[0] * 7))
 """CUlaunchAttribute of cuda.h: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION is allowed."""
 _INSTANCES: Final = 2
 """Graphs of one shape: addresses of results that are fed back alternate between two."""
+
+
+class StreamGraphs(NamedTuple):
+    """Holds what a command buffer does, for a ProgramRecord."""
+
+    launch_count: int
+    firsts: int
+    instances: int
+    chains: int
+    kept: object
+    """What lives as long as machine code knows of it."""
+    plan: LaunchPlan
+    """Of which those of sequences are made."""
 
 
 class LaunchParameters:
@@ -62,86 +69,77 @@ class LaunchParameters:
 
 
 class Graph:
-    """Launches parts one after the other as an executable graph. The caller holds the stream's lock."""
+    """Launches a segment of a plan as an executable graph. The caller holds the stream's lock."""
 
-    def __init__(self, context: CudaContext, parts: Sequence[Part], blocks: Sequence[array[int]]) -> None:
-        """Instantiates it with the parameters in ``blocks``, one a part."""
-        self._context = context
+    def __init__(
+        self, context: CudaContext, plan: LaunchPlan, segment: PlanSegment, words: array[int]
+    ) -> None:
+        """Instantiates it with parameters and grids in ``words``."""
         self._api = context.api
         context.release_discarded()
         self._owned = [context.make("cuGraphCreate", (0,), "cuGraphDestroy")]
         self._graph: Any = self._owned[0].handle
-        self._parameters = [LaunchParameters(block) for block in blocks]
-        count = sum(len(group) for _, segment in parts for group in segment.groups)
-        self._structures = array("Q", bytes(PARAMETERS_SIZE * count))
-        self._nodes: list[list[tuple[Launch, int, Any, Any]]] = []
-        self._add_parts(parts)
+        self._parameters = LaunchParameters(words)
+        self._structures = array("Q", bytes(PARAMETERS_SIZE * sum(map(len, segment.groups))))
+        self._nodes: list[tuple[Launch, Any, Any]] = []
+        self._add_nodes(plan, segment)
         self._owned.append(context.make("cuGraphInstantiate", (self._graph, 0), "cuGraphExecDestroy"))
         self._executable: Any = self._owned[1].handle
 
-    def launch(self, stream: Stream, blocks: Sequence[array[int]]) -> None:
-        """Launches it with the parameters in ``blocks``, changing what differs from the last run."""
-        for nodes, parameters, block in zip(self._nodes, self._parameters, blocks, strict=True):
-            if parameters.words != memoryview(block):
-                self._change(nodes, parameters.words, block)
+    def launch(self, stream: Stream, words: array[int]) -> None:
+        """Launches it with other words, changing what differs from the last run."""
+        self._change(memoryview(words))
         self.launch_again(stream)
 
     def launch_again(self, stream: Stream) -> None:
-        """Runs it with the parameters of the last run."""
+        """Runs it with the words of the last run."""
         self._api.launch_graph(self._executable, stream.handle)
 
     def instance(self) -> tuple[tuple[int, int, int, int], array[int]]:
-        """Makes the InstanceRecord of a graph of one part. Also gives what it keeps beside the graph."""
-        (nodes,), (parameters,) = self._nodes, self._parameters
-        handles = array("q", [int(node) for _, _, node, _ in nodes])
+        """Makes the InstanceRecord of a graph. Also gives what it keeps beside the graph."""
+        handles = array("q", [int(node) for _, node, _ in self._nodes])
         structures = self._structures.buffer_info()[0]
-        record = int(self._executable), parameters.first_word, handles.buffer_info()[0], structures
-        return record, handles
+        first = self._parameters.first_word
+        return (int(self._executable), first, handles.buffer_info()[0], structures), handles
 
-    def _change(
-        self, nodes: list[tuple[Launch, int, Any, Any]], words: memoryview, block: array[int]
-    ) -> None:
+    def _change(self, new: memoryview) -> None:
+        words = self._parameters.words
+        if words == new:
+            return
         set_parameters = self._api.driver.cuGraphExecKernelNodeSetParams
-        executable, structures = self._executable, self._structures
-        new = memoryview(block)
-        for launch, index, node, structure in nodes:
-            first = launch.first
-            last = first + launch.parameter_count + launch.varying_grid
+        for index, (launch, node, structure) in enumerate(self._nodes):
+            first, grid = launch.first, launch.first + launch.parameter_count
+            last = grid + GRID_WORDS
             if words[first:last] == new[first:last]:
                 continue
             words[first:last] = new[first:last]
-            if launch.varying_grid:
-                structures[index * _PARAMETER_WORDS + _GRID_WORD] = new[last - 1] | 1 << 32
-            (result,) = set_parameters(executable, node, structure)
+            self._structures[index * _PARAMETER_WORDS + _GRID_WORD] = new[grid]  # z is the list's
+            (result,) = set_parameters(self._executable, node, structure)
             if result:
                 raise self._api.failure("cuGraphExecKernelNodeSetParams", result)
 
-    def _add_parts(self, parts: Sequence[Part]) -> None:
+    def _add_nodes(self, plan: LaunchPlan, segment: PlanSegment) -> None:
         api = self._api
         make_structure = api.driver.CUDA_KERNEL_NODE_PARAMS
         first_structure = self._structures.buffer_info()[0]
         before: list[Any] = []
-        are_kernels, index = True, 0
-        for (plan, segment), parameters in zip(parts, self._parameters, strict=True):
-            nodes = []
-            for group in segment.groups:
-                if len(before) > 1 and len(before) * len(group) > _MOST_EDGES:
-                    before = [api.call("cuGraphAddEmptyNode", self._graph, before, len(before))]
-                    are_kernels = False
-                added = []
-                for number in group:
-                    launch = plan.launches[number]
-                    self._fill_structure(index, launch, parameters)
-                    structure = make_structure(_ptr=first_structure + PARAMETERS_SIZE * index)
-                    if launch.waits and are_kernels and before:
-                        node = self._add_early(before, structure)
-                    else:
-                        node = api.call("cuGraphAddKernelNode", self._graph, before, len(before), structure)
-                    nodes.append((launch, index, node, structure))
-                    added.append(node)
-                    index += 1
-                before, are_kernels = added, True
-            self._nodes.append(nodes)
+        are_kernels = True
+        for group in segment.groups:
+            if len(before) > 1 and len(before) * len(group) > _MOST_EDGES:
+                before = [api.call("cuGraphAddEmptyNode", self._graph, before, len(before))]
+                are_kernels = False
+            added = []
+            for number in group:
+                launch, index = plan.launches[number], len(self._nodes)
+                self._fill_structure(index, launch)
+                structure = make_structure(_ptr=first_structure + PARAMETERS_SIZE * index)
+                if launch.waits and are_kernels and before:
+                    node = self._add_early(before, structure)
+                else:
+                    node = api.call("cuGraphAddKernelNode", self._graph, before, len(before), structure)
+                self._nodes.append((launch, node, structure))
+                added.append(node)
+            before, are_kernels = added, True
 
     def _add_early(self, before: list[Any], structure: Any) -> Any:
         """A kernel that is launched when the blocks of those before it have ended. It waits itself until what
@@ -155,19 +153,20 @@ class Graph:
         api.call(add, self._graph, before, [node] * count, [edge] * count, count)
         return node
 
-    def _fill_structure(self, index: int, launch: Launch, parameters: LaunchParameters) -> None:
-        x, y, z = grid_of(launch, parameters.words)
+    def _fill_structure(self, index: int, launch: Launch) -> None:
+        x, y, z = grid_of(launch, self._parameters.words)
         block_x, block_y, block_z = launch.block
         start = index * _PARAMETER_WORDS
         self._structures[start : start + 6] = array("Q", (
             int(launch.function), x | y << 32, z | block_x << 32, block_y | block_z << 32,
-            launch.shared_memory, parameters.pointers(launch),
+            launch.shared_memory, self._parameters.pointers(launch),
         ))  # fmt: skip
 
 
 def grid_of(launch: Launch, words: Sequence[int]) -> tuple[int, int, int]:
-    """The grid with the parameters in ``words``."""
-    return (words[launch.first + launch.parameter_count], 1, 1) if launch.varying_grid else launch.grid
+    """The grid in a block's words."""
+    first = launch.first + launch.parameter_count
+    return words[first] & 0xFFFFFFFF, words[first] >> 32, words[first + 1]
 
 
 class SegmentRunner:
@@ -184,34 +183,35 @@ class SegmentRunner:
         self._graphs: OrderedDict[bytes, Graph] = OrderedDict()
         """By the bytes of their parameters."""
 
-    def launch(self, stream: Stream, block: array[int], key: bytes) -> None:
-        """Submits the segment; ``key`` is the block's bytes. The caller holds the stream's lock."""
+    def launch(self, stream: Stream, block: Submission) -> None:
+        """Submits the segment. The caller holds the stream's lock."""
+        words, key = block.words, block.key or block.words.tobytes()
         if self._single is not None:
             if self._parameters is None:
-                self._parameters = LaunchParameters(block)
-            launch_one(stream, self._single, self._parameters, block)
+                self._parameters = LaunchParameters(words)
+            self._parameters.words[:] = memoryview(words)
+            launch_one(stream, self._single, self._parameters)
             return
         graph = self._graphs.get(key)
         if graph is None:
-            graph = self._graph_for(block)
-            graph.launch(stream, (block,))
+            graph = self._graph_for(words)
+            graph.launch(stream, words)
             self._graphs[key] = graph
         else:
             self._graphs.move_to_end(key)
             graph.launch_again(stream)
 
-    def _graph_for(self, block: array[int]) -> Graph:
-        """A new graph, or the one whose parameters were used longest ago."""
+    def _graph_for(self, words: array[int]) -> Graph:
+        """A new graph, or the one whose words were used longest ago."""
         if len(self._graphs) < INSTANCES_KEPT:
-            return Graph(self._context, ((self._plan, self._segment),), (block,))
+            return Graph(self._context, self._plan, self._segment, words)
         return self._graphs.popitem(last=False)[1]
 
 
-def launch_one(stream: Stream, launch: Launch, parameters: LaunchParameters, block: array[int]) -> None:
+def launch_one(stream: Stream, launch: Launch, parameters: LaunchParameters) -> None:
     """A launch without a graph; the driver copies the parameters. The caller holds the stream's lock."""
-    parameters.words[:] = memoryview(block)
     stream.api.launch_kernel(
-        launch.function, grid_of(launch, block), launch.block, launch.shared_memory, stream.handle,
+        launch.function, grid_of(launch, parameters.words), launch.block, launch.shared_memory, stream.handle,
         parameters.pointers(launch),
     )  # fmt: skip
 
@@ -221,31 +221,32 @@ def launches_of(plan: LaunchPlan, segment: PlanSegment) -> Iterator[Launch]:
     return (plan.launches[number] for group in segment.groups for number in group)
 
 
-def launch_each(stream: Stream, plan: LaunchPlan, segment: PlanSegment, block: array[int]) -> None:
+def launch_each(stream: Stream, plan: LaunchPlan, segment: PlanSegment, words: array[int]) -> None:
     """Launches a segment that will not come again. The caller holds the stream's lock."""
-    parameters = LaunchParameters(block)
+    parameters = LaunchParameters(words)
     for launch in launches_of(plan, segment):
-        stream.api.launch_kernel(
-            launch.function, grid_of(launch, block), launch.block, launch.shared_memory, stream.handle,
-            parameters.pointers(launch),
-        )  # fmt: skip
+        launch_one(stream, launch, parameters)
 
 
 def make_graphs(stream: Stream, plan: LaunchPlan, kept: object) -> StreamGraphs | None:
     """None for a plan that is not launches alone. The context is current."""
     if plan.segment is None or not plan.launches:
         return None
-    launches, words, firsts = _laid_out(plan)
-    moved = LaunchPlan(launches, plan.steps, tuple, (), (), (), (), (), ())
+    launches, words = plan.launches, array("q", bytes(8 * plan.word_count))
+    for launch in launches:
+        x, y, z = launch.grid
+        grid = launch.first + launch.parameter_count
+        words[grid], words[grid + 1] = x | y << 32, z
+    firsts = array("q", [*(launch.first for launch in launches), plan.word_count])
     chains = _Chains(stream.handle, launches, words)
     graphs = []
     if len(launches) > 1 or not stream.share.launches_kernels:
-        graphs = [Graph(stream.context, ((moved, plan.segment),), (words,)) for _ in range(_INSTANCES)]
+        graphs = [Graph(stream.context, plan, plan.segment, words) for _ in range(_INSTANCES)]
     rows = [graph.instance() for graph in graphs]
     instances = array("q", [word for row, _ in rows for word in row])
     return StreamGraphs(
         len(launches), firsts.buffer_info()[0], instances.buffer_info()[0],
-        chains.address, (graphs, rows, instances, firsts, chains, kept), plan, join_graphs,
+        chains.address, (graphs, rows, instances, firsts, chains, kept), plan,
     )  # fmt: skip
 
 
@@ -254,13 +255,13 @@ def join_graphs(stream: Stream, lists: Sequence[StreamGraphs]) -> StreamGraphs:
     stream.context.enter()
     launches: list[Launch] = []
     groups: list[tuple[int, ...]] = []
+    words = 0
     for each in lists:
-        plan = cast(LaunchPlan, each.plan)
-        assert plan.segment is not None
-        groups += [tuple(number + len(launches) for number in group) for group in plan.segment.groups]
-        launches += plan.launches
-    steps = (PlanSegment(tuple(groups)),)
-    plan = LaunchPlan(tuple(launches), steps, tuple, (), (), (), (), (), ())
+        assert each.plan.segment is not None
+        groups += [tuple(number + len(launches) for number in group) for group in each.plan.segment.groups]
+        launches += [launch._replace(first=words + launch.first) for launch in each.plan.launches]
+        words += each.plan.word_count
+    plan = LaunchPlan(tuple(launches), (PlanSegment(tuple(groups)),), words)
     made = make_graphs(stream, plan, [each.kept for each in lists])
     assert made is not None
     return made
@@ -290,16 +291,3 @@ def _launch_records(stream: Handle, launches: tuple[Launch, ...], parameters: La
             _EARLY.buffer_info()[0], int(waits), int(launch.function), parameters.pointers(launch),
         ))  # fmt: skip
     return records
-
-
-def _laid_out(plan: LaunchPlan) -> tuple[tuple[Launch, ...], array[int], array[int]]:
-    """The launches with their parameters where machine code writes them, those words, and the number of each
-    launch's first one."""
-    launches, words, firsts = [], array("q"), array("q")
-    for launch in plan.launches:
-        firsts.append(len(words))
-        x, y, z = launch.grid
-        launches.append(launch._replace(first=len(words), varying_grid=False))
-        words.extend((*[0] * launch.parameter_count, x | y << 32, z))
-    firsts.append(len(words))
-    return tuple(launches), words, firsts

@@ -29,7 +29,7 @@ from jitree.hal.buffer import BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.exchange import HostTransfers
-from jitree.hal.stream_record import LEGACY_STREAM
+from jitree.hal.timeline_record import DEFAULT_ORDER
 from jitree.hal.transfers import Copy
 from jitree.types import BY_NAME, ENCODING_DENSE, ElementType, element_type, element_type_of
 
@@ -138,7 +138,7 @@ class CudaExchange:
         if device[0] not in (_CUDA, _CUDA_MANAGED):
             return None
         self._require_here(device[1])
-        self._order_after(functions.stream(device) or LEGACY_STREAM)
+        self._order_after(functions.stream(device) or DEFAULT_ORDER)
         return taken
 
     def _take_by_method(self, value: Any) -> capsules.Taken:
@@ -170,7 +170,7 @@ class CudaExchange:
         if not capsules.is_row_major(shape, strides):
             raise InvalidArgumentError("an array with gaps cannot be taken; make it contiguous first")
         address, read_only = interface["data"]
-        self._order_after(interface.get("stream", LEGACY_STREAM))
+        self._order_after(interface.get("stream", DEFAULT_ORDER))
         return self._view(int(address or 0), shape, row, bool(read_only), value)
 
     def _view(
@@ -237,7 +237,7 @@ class CudaExchange:
         read_only = not buffer.allowed_access & _WRITE
         if read_only and (max_version is None or max_version < capsules.VERSION):
             raise BufferError("only DLPack 1.0 can tell that an array must not be written to")
-        consumer = LEGACY_STREAM if stream is None else stream
+        consumer = DEFAULT_ORDER if stream is None else stream
         self._settle(wait)
         self._share(view)
         if consumer != _UNORDERED:
@@ -265,7 +265,7 @@ class CudaExchange:
                 self._given.add(view)
                 # Comes in the middle of garbage collections, before what holds the view ends: it appends to a
                 # queue, without a lock, and what it needs is the registry's of finalizers.
-                weakref.finalize(view, stream.give_back, buffer.allocation, LEGACY_STREAM).atexit = False
+                weakref.finalize(view, stream.give_back, buffer.allocation, DEFAULT_ORDER).atexit = False
         return {
             "shape": view.shape,
             "typestr": row.dtype.str,

@@ -1,9 +1,8 @@
 """Plans the kernel launches of a recorded command list.
 
-The rows of lists are those of the local drivers, with device addresses. A plan depends on the rows only, so
-lists that differ in addresses, lengths and constants share one, and the next one-shot list of the same shape
-finds its plan made (:class:`PlanCache`). All that varies is one *block* of 64-bit words: every launch has its
-parameters there, one word each, and after those of a transfer the number of its thread blocks. Two blocks of
+The rows of lists are those of the local drivers, with device addresses. A plan depends on the rows only. All
+that varies is one block of 64-bit words, as machine code fills them in (``submission.fill_words``): every
+launch has its parameters there, one word each, and its grid in two, x and y in the first one. Two blocks of
 one plan are compared to see what a graph must change.
 
 A profile wants to say what kernels move, and CUPTI tells a kernel's name and grid, not its arguments. What is
@@ -14,15 +13,14 @@ the dispatch (:class:`KernelSizes`).
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.cuda.executable import CudaFunctionTable, CudaKernel
-from jitree.cuda.kernels import THREADS, block_count
+from jitree.cuda.kernels import THREADS
 from jitree.errors import OutOfRangeError
 from jitree.hal import command_layout
 from jitree.hal.command_list import DIRECT, CommandList
@@ -36,6 +34,8 @@ _MAXIMUM_COUNT_X: Final = 2**31 - 1
 """Blocks of a grid on every architecture; z is the same as y, as the list checks."""
 
 _NAMES_SHOWN: Final = 8
+GRID_WORDS: Final = 2
+"""Submission of a launch after its parameters."""
 
 Kernel = tuple[str, tuple[int, int, int]]
 """Name and grid."""
@@ -102,8 +102,8 @@ class FixedSizes(BoundSizes):
 
 
 class Launch(NamedTuple):
-    """Describes a kernel launch. Its parameters are ``parameter_count`` words of the block from ``first``
-    on."""
+    """Describes a kernel launch. Its parameters are ``parameter_count`` words of the block from ``first`` on,
+    before those of its grid."""
 
     function: Any
     """CUfunction."""
@@ -112,8 +112,6 @@ class Launch(NamedTuple):
     shared_memory: int
     first: int
     parameter_count: int
-    varying_grid: bool
-    """A transfer: the grid's x is the word after the parameters."""
     waits: bool
     """Whether the kernel itself first waits for those that it depends on."""
     name: str
@@ -129,20 +127,31 @@ class PlanSegment(NamedTuple):
 
 
 class IndirectDispatch(NamedTuple):
-    """Launches a grid that device memory holds, at the address in word ``counts``."""
+    """Launches a grid that device memory holds, at the address of operand ``counts``."""
 
     launch: int
     counts: int
 
 
 class CollectiveStep(NamedTuple):
-    """Lists collectives between two barriers. Beside their numbers in the list stands the first of four
-    words: addresses of what is sent and received, and their lengths."""
+    """Lists collectives between two barriers. Beside their numbers in the list stands the first of two
+    operands: what is sent and received."""
 
     operations: tuple[tuple[int, int], ...]
 
 
 Step = PlanSegment | IndirectDispatch | CollectiveStep
+
+
+class Submission(NamedTuple):
+    """Is what varies between submissions of one plan."""
+
+    words: array[int]
+    addresses: Sequence[int]
+    """Of the operands, and their lengths."""
+    lengths: Sequence[int]
+    key: bytes = b""
+    """The words' bytes; empty for what is submitted once only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -151,35 +160,13 @@ class LaunchPlan:
 
     launches: tuple[Launch, ...]
     steps: tuple[Step, ...]
-    batch: Callable[[Sequence[int]], tuple[int, ...]]
-    """Picks the words of a block from addresses, lengths, constants and literals after each other."""
-    literals: tuple[int, ...]
-    updates: tuple[tuple[int, int], ...]
-    """(word that is a source address, offset of the bytes in the list's data)"""
-    transfers: tuple[int, ...]
-    """Words that hold a transfer's length; the number of thread blocks is ``distance`` words further."""
-    distances: tuple[int, ...]
-    addresses: tuple[int, ...]
-    """Words that are addresses of operands."""
-    written: tuple[int, ...]
-    """Those among them where commands may write."""
+    word_count: int
 
     @property
     def segment(self) -> PlanSegment | None:
         """The only step, when it is launches."""
         step = self.steps[0] if len(self.steps) == 1 else None
         return step if isinstance(step, PlanSegment) else None
-
-    def block(
-        self, commands: CudaCommandList, addresses: Sequence[int], lengths: Sequence[int], data: int
-    ) -> array[int]:
-        """Makes the words of one run. ``data`` is the device address of the list's update bytes."""
-        words = array("q", self.batch([*addresses, *lengths, *commands.constants, *self.literals]))
-        for word, offset in self.updates:
-            words[word] = data + offset
-        for word, distance in zip(self.transfers, self.distances, strict=True):
-            words[word + distance] = block_count(words[word])
-        return words
 
 
 class _PlanBuilder:
@@ -189,17 +176,9 @@ class _PlanBuilder:
         self._commands = commands
         self._kernels = kernels
         self._sizes = sizes
-        self._lengths = len(commands.addresses)
-        self._constants = 2 * self._lengths
-        self._literals_start = self._constants + len(commands.constants)
-        self.literals: list[int] = [0]
         self.launches: list[Launch] = []
         self.steps: list[Step] = []
-        self.sources: list[int] = []
-        self.updates: list[tuple[int, int]] = []
-        self.transfers: list[int] = []
-        self.distances: list[int] = []
-        self.written: list[int] = []
+        self._words = 0
         self._groups: list[tuple[int, ...]] = []
         self._group: list[int] = []
         self._collectives: list[tuple[int, int]] = []
@@ -209,16 +188,7 @@ class _PlanBuilder:
             self._add(row)
         self._end_segment()
         self._end_collectives()
-        addresses = [word for word, source in enumerate(self.sources) if source < self._lengths]
-        # itemgetter of one item gives no tuple, so the zero in the literals is always picked as well.
-        sources = [*self.sources, self._literals_start]
-        if len(sources) == 1:
-            sources.append(self._literals_start)
-        return LaunchPlan(
-            tuple(self.launches), tuple(self.steps), itemgetter(*sources), tuple(self.literals),
-            tuple(self.updates), tuple(self.transfers), tuple(self.distances), tuple(addresses),
-            tuple(self.written),
-        )  # fmt: skip
+        return LaunchPlan(tuple(self.launches), tuple(self.steps), self._words)
 
     def _add(self, row: tuple[int, ...]) -> None:
         kind, operand = row[0], row[1]
@@ -226,64 +196,42 @@ class _PlanBuilder:
             self._end_group()
             self._end_collectives()
         elif kind == command_layout.KIND_FILL:
-            self._transfer(self._kernels.fill_function, "fill", (
-                operand, self._lengths + operand, self._literal(row[9]),
-            ), 1)  # fmt: skip
+            self._transfer(self._kernels.fill_function, "fill")
         elif kind == command_layout.KIND_COPY:
-            self._transfer(self._kernels.copy_function, "copy", (
-                operand + 1, operand, self._lengths + operand,
-            ), 2)  # fmt: skip
+            self._transfer(self._kernels.copy_function, "copy")
         elif kind == command_layout.KIND_UPDATE:
-            self.updates.append((len(self.sources) + 1, row[11]))
-            self._transfer(self._kernels.copy_function, "update", (
-                operand, self._literals_start, self._lengths + operand,
-            ), 2)  # fmt: skip
+            self._transfer(self._kernels.copy_function, "update")
         elif kind == command_layout.KIND_DISPATCH:
             grid = self._grid(row)
+            launch = self._dispatch(row, grid)
             if 0 not in grid:  # nothing to do, which the driver would refuse
-                self._group.append(self._dispatch(row, grid))
+                self._group.append(launch)
         elif kind == command_layout.KIND_DISPATCH_INDIRECT:
             self._end_segment()
             launch = self._dispatch(row, (0, 0, 0))
-            self.steps.append(IndirectDispatch(launch, len(self.sources)))
-            self.sources.append(operand + row[2])
+            self.steps.append(IndirectDispatch(launch, operand + row[2]))
         else:
             self._end_segment()
-            self._collectives.append((row[11], len(self.sources)))
-            lengths = self._lengths + operand
-            self.sources.extend((operand, operand + 1, lengths, lengths + 1))
+            self._collectives.append((row[11], operand))
 
     def _grid(self, row: tuple[int, ...]) -> tuple[int, int, int]:
         return row[5] & 0xFFFFFFFF, row[6] & 0xFFFFFFFF, row[7]
 
-    def _literal(self, value: int) -> int:
-        self.literals.append(value)
-        return self._literals_start + len(self.literals) - 1
-
-    def _transfer(self, function: Any, name: str, sources: Sequence[int], length: int) -> None:
-        """``sources[length]`` is the length."""
-        first = len(self.sources)
-        self.written.append(first)
-        self.sources.extend((*sources, self._literals_start))
-        self.transfers.append(first + length)
-        self.distances.append(3 - length)
-        self._group.append(len(self.launches))
-        self.launches.append(
-            Launch(function, (1, 1, 1), (THREADS, 1, 1), 0, first, 3, True, self._kernels.wait, name, 0)
-        )
+    def _transfer(self, function: Any, name: str) -> None:
+        launch = Launch(function, (1, 1, 1), (THREADS, 1, 1), 0, self._words, 3, self._kernels.wait, name, 0)
+        self._group.append(self._launch(launch))
 
     def _dispatch(self, row: tuple[int, ...], grid: tuple[int, int, int]) -> int:
-        _, operand, operand_count, constant, constant_count = row[:5]
-        kernel = self._commands.kernel(row)
-        first = len(self.sources)
-        self.written.extend(first + n for n in range(operand_count) if not kernel.export.reads_only(n))
-        self.sources.extend(range(operand, operand + operand_count))
-        constants = self._constants + constant
-        self.sources.extend(range(constants, constants + constant_count))
-        self.launches.append(Launch(
-            kernel.function, grid, kernel.block, kernel.shared_memory, first, operand_count + constant_count,
-            False, kernel.image.waits, kernel.export.name, self._sizes.of(row),
+        kernel, count = self._commands.kernel(row), row[2] + row[4]
+        return self._launch(Launch(
+            kernel.function, grid, kernel.block, kernel.shared_memory, self._words, count,
+            kernel.image.waits, kernel.export.name, self._sizes.of(row),
         ))  # fmt: skip
+
+    def _launch(self, launch: Launch) -> int:
+        """The number of a launch, which has the next words."""
+        self._words += launch.parameter_count + GRID_WORDS
+        self.launches.append(launch)
         return len(self.launches) - 1
 
     def _end_group(self) -> None:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from jitree.base.events import DISPATCH
 from jitree.cuda.collectives import CollectiveCall, run_collectives
 from jitree.cuda.graph import LaunchParameters, SegmentRunner, grid_of, launches_of
-from jitree.cuda.plan import CollectiveStep, IndirectDispatch, Launch, LaunchPlan, PlanSegment, check_grid
+from jitree.cuda.plan import (
+    CollectiveStep,
+    IndirectDispatch,
+    Launch,
+    LaunchPlan,
+    PlanSegment,
+    Submission,
+    check_grid,
+)
 from jitree.hal.command_buffer import Collective
 from jitree.hal.command_list import check_workgroups
 from jitree.hal.profiling import DISPATCHES, now
@@ -34,29 +42,27 @@ class PlanRunner:
             for step in plan.steps
         ]
 
-    def run(self, stream: Stream, block: array[int], key: bytes) -> None:
-        """Submits every step with the parameters in ``block``. ``key`` is its bytes, which are made if
-        empty."""
-        key = key or block.tobytes()
+    def run(self, stream: Stream, block: Submission) -> None:
+        """Submits every step."""
         for step in self._steps:
             if isinstance(step, SegmentRunner):
-                step.launch(stream, block, key)
+                step.launch(stream, block)
             elif isinstance(step, IndirectDispatch):
                 run_indirect(stream, self._plan, step, block)
             else:
                 run_collective_step(stream, self._collectives, step, block)
 
 
-def run_indirect(stream: Stream, plan: LaunchPlan, step: IndirectDispatch, block: array[int]) -> None:
+def run_indirect(stream: Stream, plan: LaunchPlan, step: IndirectDispatch, block: Submission) -> None:
     """Waits for counts that earlier commands write, then launches the grid. Any zero is no work.
 
     Upstream's driver has no indirect dispatches. OUT_OF_RANGE for counts that no device can launch.
     """
-    grid = read_counts(stream, block[step.counts])
+    grid = read_counts(stream, block.addresses[step.counts])
     if 0 in grid:
         return
     launch = plan.launches[step.launch]
-    parameters = LaunchParameters(block)
+    parameters = LaunchParameters(block.words)
     stream.api.launch_kernel(
         launch.function, grid, launch.block, launch.shared_memory, stream.handle, parameters.pointers(launch)
     )
@@ -75,13 +81,15 @@ def read_counts(stream: Stream, address: int) -> tuple[int, int, int]:
 
 
 def run_collective_step(
-    stream: Stream, collectives: Sequence[Collective], step: CollectiveStep, block: array[int]
+    stream: Stream, collectives: Sequence[Collective], step: CollectiveStep, block: Submission
 ) -> None:
     """The collectives between two barriers, which NCCL may run together."""
-    run_collectives(
-        stream,
-        [CollectiveCall(collectives[number], *block[word : word + 4]) for number, word in step.operations],
-    )
+    run_collectives(stream, [
+        CollectiveCall(
+            collectives[number], *block.addresses[first : first + 2], *block.lengths[first : first + 2]
+        )
+        for number, first in step.operations
+    ])  # fmt: skip
 
 
 def measures_dispatches(mode: int) -> bool:
@@ -129,18 +137,18 @@ class _Timer:
 
 
 def run_profiled(
-    stream: Stream, plan: LaunchPlan, collectives: Sequence[Collective], block: array[int]
+    stream: Stream, plan: LaunchPlan, collectives: Sequence[Collective], block: Submission
 ) -> None:
     """Runs a plan launch by launch; each is a measurement with its kernel's name. Waits for the device."""
     timer = _Timer(stream)
-    parameters = LaunchParameters(block)
+    parameters = LaunchParameters(block.words)
     for step in plan.steps:
         if isinstance(step, PlanSegment):
             for launch in launches_of(plan, step):
-                timer.launch(launch, grid_of(launch, block), parameters.pointers(launch))
+                timer.launch(launch, grid_of(launch, block.words), parameters.pointers(launch))
         elif isinstance(step, IndirectDispatch):
             launch = plan.launches[step.launch]
-            grid = read_counts(stream, block[step.counts])
+            grid = read_counts(stream, block.addresses[step.counts])
             if 0 not in grid:
                 timer.launch(launch, grid, parameters.pointers(launch))
         else:

@@ -53,8 +53,8 @@ def _execute_part(queue: CudaQueue, data: int, bound: BoundCommands) -> None:
     def submit() -> None:
         plan = make_plan(commands, stream.kernels, BoundSizes(commands))
         stream.note(partial(describe, plan))
-        block = plan.block(commands, bound.addresses, bound.lengths, data)
-        PlanRunner(stream.context, plan, commands.collectives).run(stream, block, b"")
+        block = stream.share.block(commands, plan.word_count, bound.addresses, bound.lengths, data)
+        PlanRunner(stream.context, plan, commands.collectives).run(stream, block)
 
     _finish(queue, "execute", submit)
 

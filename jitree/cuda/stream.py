@@ -28,7 +28,7 @@ from jitree.errors import FailedPreconditionError, InternalError, PermissionDeni
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.local.queue_record import LOST
 from jitree.hal.semaphore import Semaphore
-from jitree.hal.stream_record import LEGACY_STREAM
+from jitree.hal.timeline_record import DEFAULT_ORDER
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from jitree.hal.buffer import Allocation, Buffer
     from jitree.hal.fence import Fence
     from jitree.hal.profiling import Profiler
-    from jitree.hal.stream_record import Programs, StreamCode
 
 _STAGING: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _STAGING_USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.MAPPING)
@@ -201,15 +200,6 @@ class Stream:
             self.poll()
         return semaphore
 
-    def connect(self, code: StreamCode, programs: Programs) -> None:
-        """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
-        with self.lock:
-            self.share.connect(code, programs)
-
-    def take(self) -> None:
-        """As :meth:`~jitree.hal.stream_record.SharedStream.take`."""
-        self.share.take()
-
     def retain(self, value: object) -> None:
         """Keeps an object until everything submitted so far is done."""
         if self.tick != self.completed:
@@ -243,11 +233,15 @@ class Stream:
                 return False
         return True
 
+    def allocate(self, memory_type: int, usage: int, size: int) -> Buffer:
+        """Memory of the device's allocator."""
+        if self.allocator is None:
+            raise InternalError("a stream without an allocator has no memory")
+        return self.allocator.allocate(memory_type, usage, size)
+
     def pinned(self, size: int) -> Buffer:
         """Pinned memory. When it is dropped, the host may reuse it once what has been submitted is done."""
-        if self.allocator is None:
-            raise InternalError("a stream without an allocator has no pinned memory")
-        return self.allocator.allocate(_STAGING, _STAGING_USAGE, size)
+        return self.allocate(_STAGING, _STAGING_USAGE, size)
 
     @property
     def has_pinned_room(self) -> bool:
@@ -301,7 +295,7 @@ class Stream:
             allocation, consumer = self._given_back.popleft()
             if consumer == _THREAD_STREAM:
                 self.order_after(consumer)
-            elif consumer not in (LEGACY_STREAM, int(self.handle)):  # one that may have been destroyed since
+            elif consumer not in (DEFAULT_ORDER, int(self.handle)):  # one that may have been destroyed since
                 self.api.call("cuCtxSynchronize")
             del allocation
 

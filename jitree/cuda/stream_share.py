@@ -13,22 +13,22 @@ from weakref import finalize
 
 from jitree.base.finalizers import guard
 from jitree.base.weak_sets import SharedWeakSet
+from jitree.codegen import image
 from jitree.codegen.record import size_of, words_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
+from jitree.cuda.plan import Submission
+from jitree.cuda.stream_record import MOST_HELD, MOST_HELD_WORDS, MOST_NEIGHBOURS, StreamRecord
 from jitree.errors import UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD, Allocation
+from jitree.hal.command_layout import List
 from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WATCHED, QueueRecord
-from jitree.hal.stream_record import (
+from jitree.hal.timeline_record import (
     EXPORTED_BY_CODE,
     EXPORTED_BY_PYTHON,
-    MOST_HELD,
-    MOST_HELD_WORDS,
     MOST_KNOWN,
-    MOST_NEIGHBOURS,
     OWNED_BY_PYTHON,
     KnownRecord,
-    StreamRecord,
 )
 from jitree.regs.layout import PLACE_SHIFT
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from jitree.cuda.api import Handle
     from jitree.cuda.context import CudaContext
-    from jitree.hal.stream_record import Programs, StreamCode
+    from jitree.cuda.plan import CudaCommandList
+    from jitree.hal.timeline_record import KnownLists
 
     class MemoryStream(Protocol):
         """The stream of the device that memory belongs to."""
@@ -60,11 +61,29 @@ _refuse: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: 1)
 _neighbours: Final = array("q", bytes(8 * MOST_NEIGHBOURS))
 """Addresses of StreamRecords by place."""
 _STREAM: Final = words_of(StreamRecord)
+_CUDA_DEVICE: Final = 2
+"""kDLCUDA of dlpack.h."""
+_HOOKS: Final = "submit", "stage", "is_done", "follow", "join", "precede"
+"""Functions that a Timeline names."""
+_LOOKS: Final = 8192
+"""At a stream, before others than machine code wait: some 3 ms."""
+_Fill: Final = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
+RECIPE: Final = image.Recipe("streams", "what submits to GPUs", "jitree.cuda.submission:generate", 4.0)
 
 
 def _forget(place: int) -> None:
     if 0 <= place < MOST_NEIGHBOURS:
         _neighbours[place] = 0
+
+
+class _Code:
+    """Functions of machine code that take the address of a StreamRecord. The GIL is released meanwhile."""
+
+    def __init__(self, built: image.Image) -> None:
+        number, addresses = ctypes.c_int64, built.addresses
+        self.take_over = ctypes.CFUNCTYPE(number, number)(addresses["take_over"])
+        self.hand_over = ctypes.CFUNCTYPE(None, number)(addresses["hand_over"])
+        self.is_done = ctypes.CFUNCTYPE(number, number, number, number)(addresses["is_done"])
 
 
 class StreamShare:
@@ -84,10 +103,10 @@ class StreamShare:
         number = next(_places)
         self.place = number if number <= _LAST_PLACE else UNTOLD
         """The number of the memory whose use the stream orders."""
-        self._programs: SharedWeakSet[Programs] = SharedWeakSet()
+        self._programs: SharedWeakSet[KnownLists] = SharedWeakSet()
         self.awaited = 0
         """The newest submission that a thread has waited for in Python."""
-        self._code: StreamCode | None = None
+        self._code: _Code | None = None
         self._driver = dict.fromkeys(_FUNCTIONS, 0)
         """Addresses of functions of the driver."""
         self._has_driver = self.place != UNTOLD and self._find_driver(context, handle, event)
@@ -102,21 +121,39 @@ class StreamShare:
     def _find_driver(self, context: CudaContext, handle: Handle, event: Handle) -> bool:
         values = {
             "handle": int(handle), "context": int(context.handle), "place": self.place,
-            "event": int(event), "ordinal": context.ordinal,
+            "event": int(event), "kind": _CUDA_DEVICE, "ordinal": context.ordinal,
             "block_bytes": BYTES_PER_BLOCK, "most_blocks": MAXIMUM_BLOCKS,
             "neighbours": _neighbours.buffer_info()[0], "known": self._known.buffer_info()[0],
             "held_programs": self._held.buffer_info()[0],
             "words": self._held.buffer_info()[0] + 8 * MOST_HELD,
         }  # fmt: skip
+        for field, value in values.items():
+            self._words[getattr(_STREAM, field)] = value
         try:
             self._driver = {field: context.api.address(name) for field, name in _FUNCTIONS.items()}
         except UnimplementedError:
             return False
         with suppress(UnimplementedError):  # before CUDA 11.8
-            values["launch_kernel"] = context.api.address("cuLaunchKernelEx")
-        for field, value in (values | self._driver).items():
+            self._words[_STREAM.launch_kernel] = context.api.address("cuLaunchKernelEx")
+        for field, value in self._driver.items():
             self._words[getattr(_STREAM, field)] = value
         return True
+
+    def block(
+        self, commands: CudaCommandList, count: int, addresses: array[int], lengths: array[int], data: int
+    ) -> Submission:
+        """What a submission of a list varies, in ``count`` words. ``data``: where the device finds the bytes
+        of its updates."""
+        words = array("q", bytes(8 * count))
+        ranges, target = (addresses.buffer_info()[0], lengths.buffer_info()[0], data), words.buffer_info()[0]
+        built = image.get(RECIPE)
+        if built is None:
+            from jitree.cuda.submission import fill_words  # where there is no machine code
+
+            fill_words(StreamRecord(self.address), List(commands.address()), *ranges, target)
+        else:
+            _Fill(built.addresses["fill_words"])(self.address, commands.address(), *ranges, target)
+        return Submission(words, addresses, lengths)
 
     @property
     def tick(self) -> int:
@@ -131,11 +168,6 @@ class StreamShare:
     @completed.setter
     def completed(self, tick: int) -> None:
         self._words[_STREAM.completed] = tick
-
-    @property
-    def last_launch(self) -> tuple[int, int]:
-        """Gives the address of the PROGRAM launched last, and that submission's number."""
-        return self._words[_STREAM.program], self._words[_STREAM.launched]
 
     @property
     def lends(self) -> bool:
@@ -172,12 +204,17 @@ class StreamShare:
     def forget_refused(self) -> None:
         self._words[_STREAM.failed] = 0
 
-    def connect(self, code: StreamCode, programs: Programs) -> None:
-        """As :meth:`~jitree.hal.stream_record.SharedStream.connect`."""
+    def connect(self, programs: KnownLists) -> bool:
+        """Whether machine code submits what is in a table of programs, now at the latest."""
         self._programs.add(programs)
         if self._has_driver and self._code is None and not self._is_over:
-            self._code = code
-            self.record.release(UNSUPPORTED)
+            built = image.get(RECIPE)
+            if built is not None:
+                for name in _HOOKS:
+                    self._words[getattr(_STREAM, name)] = built.addresses[name]
+                self._code = _Code(built)
+                self.record.release(UNSUPPORTED)
+        return self._code is not None
 
     def forget_programs(self) -> None:
         """Has machine code forget what it has launched."""
@@ -221,11 +258,6 @@ class StreamShare:
         """Whether machine code can launch kernels without a graph."""
         return bool(self._words[_STREAM.launch_kernel])
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is machine code that submits."""
-        return self._code is not None
-
     def take(self) -> None:
         """The stream is Python's from now on."""
         if self._words[_STREAM.owner] != OWNED_BY_PYTHON:
@@ -252,7 +284,7 @@ class StreamShare:
     def is_done_in_a_moment(self, tick: int) -> bool:
         """Whether machine code, if there is any, finds a submission done."""
         code = self._code
-        return tick <= self.completed or (code is not None and code.is_done(self.address, tick) == 1)
+        return tick <= self.completed or (code is not None and code.is_done(self.address, tick, _LOOKS) == 1)
 
     def hand_over(self) -> None:
         """All that has been counted has entered the stream: machine code may submit."""

@@ -338,7 +338,7 @@ class CudaTimings(CostlyTimings):
         """Between submissions: ends of kernels that are running would be as late as CUPTI's next flush."""
         stream = self._stream
         with stream.lock:
-            stream.take()
+            stream.share.take()
             try:
                 with suppress(StatusError):  # the next wait has it, too
                     stream.context.enter()

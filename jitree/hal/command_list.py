@@ -34,7 +34,6 @@ from jitree.hal.executable import Executable
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import Collective
-    from jitree.hal.stream_record import StreamGraphs
     from jitree.regs.handles import HandleTable
 
 _LIST: Final = words_of(List)
@@ -361,10 +360,6 @@ class ListCommandBuffer(CommandBuffer):
     def is_published(self) -> bool:
         """Whether machine code may execute it once it is finished."""
         return True
-
-    def stream_graphs(self) -> StreamGraphs | None:
-        """Describes it for machine code that submits to streams; None where impossible."""
-        return None
 
     @property
     def copied_bytes(self) -> int:

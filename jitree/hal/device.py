@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jitree.hal.objects import Channel, ChannelProvider, Event, File, FileSource
     from jitree.hal.profiling import Profiler, ProfilingMode, Timings
     from jitree.hal.semaphore import Semaphore
-    from jitree.hal.stream_record import SharedStream
+    from jitree.hal.timeline_record import SharedTimeline
     from jitree.hal.waiting import SemaphoreCompatibility, WaitMode
 
 _READ: Final = int(enums.MemoryAccess.READ)
@@ -163,8 +163,8 @@ class Device(Unique, QueueOperations):
         return 0
 
     @property
-    def shared_stream(self) -> SharedStream | None:
-        """The stream that machine code submits command lists to; None where it does not."""
+    def shared_timeline(self) -> SharedTimeline | None:
+        """The order in which it works by itself on what machine code submits; None where it does not."""
         return None
 
     def await_owed(self) -> None:

@@ -49,7 +49,7 @@ class Measurement(NamedTuple):
     """Number of the execution that a command belongs to, and the command's in it."""
     row: int = -1
     worker: int = 0
-    """Number of the thread, or of the stream, that worked."""
+    """Number of the thread, or of the timeline, that worked."""
     bytes: int = 0
     """Bytes of the memory that a command is bound to, at most what it moves; stated once for each command."""
     weight: float = 1.0
@@ -180,7 +180,7 @@ class Profiler:
 
     @property
     def worker(self) -> str:
-        """What works: the word before the number of a thread, or of a stream."""
+        """What works: the word before the number of a thread, or of a timeline."""
         return Timings.worker if self.timings is None else self.timings.worker
 
     @property

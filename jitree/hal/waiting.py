@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
         def cancel(self) -> bool: ...
 
-    class Timeline(Protocol):
+    class TimelineSemaphore(Protocol):
         """A semaphore."""
 
         _value: int
@@ -94,7 +94,7 @@ class Countdown:
 
 
 def when_reached(
-    points: Iterable[tuple[Timeline, int]], mode: WaitMode, callback: ReachedCallback
+    points: Iterable[tuple[TimelineSemaphore, int]], mode: WaitMode, callback: ReachedCallback
 ) -> list[Registered]:
     """Calls ``callback`` once all or any points are reached, or one fails.
 
@@ -118,7 +118,7 @@ def when_reached(
     return [timepoint for timepoint in registered if timepoint is not None]
 
 
-def pending_producers(points: Sequence[tuple[Timeline, int]], mode: WaitMode) -> list[Producer]:
+def pending_producers(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode) -> list[Producer]:
     """Finds the work that will signal the points. None when all (or any) of them are reached or one has
     failed."""
     producers: list[Producer] = []
@@ -135,7 +135,7 @@ def pending_producers(points: Sequence[tuple[Timeline, int]], mode: WaitMode) ->
     return producers
 
 
-def are_held_up(points: Sequence[tuple[Timeline, int]]) -> bool:
+def are_held_up(points: Sequence[tuple[TimelineSemaphore, int]]) -> bool:
     """Whether a point is not reached and no submitted work signals it."""
     return any(
         semaphore.producer(value) is None and not semaphore.is_reached(value) and semaphore.failure is None
@@ -143,7 +143,7 @@ def are_held_up(points: Sequence[tuple[Timeline, int]]) -> bool:
     )
 
 
-def describe_missing(points: Iterable[tuple[Timeline, int]]) -> str:
+def describe_missing(points: Iterable[tuple[TimelineSemaphore, int]]) -> str:
     """What a wait for the points still lacks, for reports."""
     missing = [
         f"a semaphore ({id(semaphore):#x}) to go from {semaphore._value} to {value}"
@@ -153,7 +153,7 @@ def describe_missing(points: Iterable[tuple[Timeline, int]]) -> str:
     return " and ".join(missing) or "nothing more"
 
 
-def describe_wait(points: Iterable[tuple[Timeline, int]]) -> str:
+def describe_wait(points: Iterable[tuple[TimelineSemaphore, int]]) -> str:
     """As :func:`describe_missing`, with the work that is to bring it about."""
     points = tuple(points)
     producers = [producer.describe() for producer in pending_producers(points, WaitMode.ALL)]
@@ -161,7 +161,7 @@ def describe_wait(points: Iterable[tuple[Timeline, int]]) -> str:
     return f"{describe_missing(points)}; by {by}"
 
 
-def wait_for(points: Sequence[tuple[Timeline, int]], mode: WaitMode, timeout: float | None) -> bool:
+def wait_for(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode, timeout: float | None) -> bool:
     """Blocks until all or any points are reached, as a semaphore's ``wait``.
 
     Work that was submitted to signal them and has not been started is done here instead of waited for.
@@ -178,7 +178,7 @@ def wait_for(points: Sequence[tuple[Timeline, int]], mode: WaitMode, timeout: fl
         activity.end()
 
 
-def _wait(points: Sequence[tuple[Timeline, int]], mode: WaitMode, deadline: float | None) -> bool:
+def _wait(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode, deadline: float | None) -> bool:
     if mode == WaitMode.ALL:
         latest = _earlier(deadline, cancel_scopes.until())
         for semaphore, value in points:
@@ -196,7 +196,7 @@ def _wait(points: Sequence[tuple[Timeline, int]], mode: WaitMode, deadline: floa
         raise
 
 
-def _sleep(points: Sequence[tuple[Timeline, int]], mode: WaitMode, deadline: float | None) -> bool:
+def _sleep(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode, deadline: float | None) -> bool:
 
     pending = partial(pending_producers, points, mode)
     wake = allocate_lock()
@@ -245,7 +245,7 @@ def _earlier(one: float | None, other: float | None) -> float | None:
     return min((time for time in (one, other) if time is not None), default=None)
 
 
-def _are_reached(points: Sequence[tuple[Timeline, int]], mode: WaitMode) -> bool:
+def _are_reached(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode) -> bool:
     """Whether all or any are reached now. Raises the first failure that decides the wait."""
     for semaphore, value in points:
         failure = semaphore.failure

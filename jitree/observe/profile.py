@@ -159,8 +159,8 @@ class Profile(Unique):
 
     @folded
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a trace that Perfetto and Chrome open: threads and streams, calls with the Python functions
-        that they come from, and arrows from submissions to executions."""
+        """Writes a trace that Perfetto and Chrome open: threads and timelines, calls with the Python
+        functions that they come from, and arrows from submissions to executions."""
         path = object_of("path", path, str, os.PathLike)
         from jitree.observe.profile_rows import write
 

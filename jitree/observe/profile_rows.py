@@ -1,7 +1,7 @@
 """Renders a profile as rows, tables, or a trace in the format of Chrome.
 
 Perfetto opens the trace. Threads of Python are one process of it, each device is another, with a track for
-its operations and one for each thread or stream that works. Times are microseconds since the profile has
+its operations and one for each thread or timeline that works. Times are microseconds since the profile has
 begun.
 """
 

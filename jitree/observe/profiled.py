@@ -39,8 +39,8 @@ _calling: Final = set[int]()
 _WINDOW: Final = 1_000_000
 """Nanoseconds for which calls are timed, one at least."""
 _PAUSE: Final = 49
-"""How many times as long others are not: to open and close a window takes some ms with CUPTI, and kernels of
-some us take twice their time."""
+"""How many times as long others are not: to open and close a window may take some ms, and kernels of some us
+take twice their time."""
 _LONGEST: Final = 1_000_000_000
 """Nanoseconds for which a window waits for the ends of calls that are timed."""
 

@@ -210,7 +210,7 @@ class Entry(MemoryRecord):
 
 PLACE_SHIFT: Final = 12
 """The bits of a buffer's `access` from here on say whose memory it is: 0 = the host's; else a number of the
-stream in whose order a device works on it by itself, and `address` is the device's."""
+timeline in whose order a device works on it by itself, and `address` is the device's."""
 
 EXTENSION_SIZE: Final = 64
 """Bytes that belong to every entry, as far after it as the table is long: the i64 dimensions of a view."""

@@ -74,6 +74,7 @@ def recipes_of(module: BytecodeModule, arithmetic: str = FUSED) -> Iterator[Reci
 def own_recipes() -> tuple[Recipe, ...]:
     """The images of the package itself, for any program."""
     from jitree.api.calls.native import RECIPE as CALLS
+    from jitree.cuda.stream_share import RECIPE as STREAMS
     from jitree.dispatch.fast import LOOP
     from jitree.dispatch.native.prelude import BASE
     from jitree.hal.local import executor
@@ -82,7 +83,7 @@ def own_recipes() -> tuple[Recipe, ...]:
     from jitree.modules.vmvx import kernels as vmvx
     from jitree.vmfb.native.code import RECIPE as LOAD
 
-    return LOOP, executor.RECIPE, hal.RECIPE, CALLS, vmvx.RECIPE, SPANS, LOAD, BASE
+    return LOOP, executor.RECIPE, hal.RECIPE, STREAMS, CALLS, vmvx.RECIPE, SPANS, LOAD, BASE
 
 
 LIST_FLAGS: Final = flag_set("cache list", "shows what the folder of machine code holds", "")

@@ -15,6 +15,7 @@ from jitree.codegen.image import cache
 from jitree.cuda import jit, timings
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
+from jitree.cuda.stream_share import RECIPE as STREAMS
 from jitree.dispatch.fast import LOOP
 from jitree.errors import UnavailableError
 from jitree.hal.local import executor
@@ -28,7 +29,7 @@ from tests.cuda.programs import PROGRAM_KERNELS
 @pytest.fixture(scope="session")
 def machine_code() -> None:
     """What machine code does of calls, fast paths and the loop is there."""
-    for recipe in (RECIPE, LOOP, CALLS_RECIPE):
+    for recipe in (RECIPE, LOOP, CALLS_RECIPE, STREAMS):
         image.wait(recipe)
     executor.require_native_executor()
 

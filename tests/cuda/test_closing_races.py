@@ -15,9 +15,9 @@ import pytest
 from jitree import Session
 from jitree.codegen.record import words_of
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.stream_record import StreamRecord
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError
 from jitree.hal.fence import Fence
-from jitree.hal.stream_record import StreamRecord
 from tests.cuda.fake import FakeDriver
 from tests.cuda.ordering import TIMEOUT, allocate, fill
 from tests.cuda.programs import LENDING, PROGRAM_KERNELS

@@ -17,6 +17,7 @@ from jitree.errors import StatusCode
 from jitree.hal.fence import Fence
 from tests.cuda.kernels import load_executable
 from tests.cuda.programs import STATELESS
+from tests.cuda.test_native import submitted_by_code
 from tests.hal.helpers import direct
 from tests.hal.kernels import ADD, COUNT
 
@@ -179,7 +180,7 @@ def test_machine_code_submits_what_python_does(gpu: CudaDevice) -> None:
             for result, wanted in zip(scale(x, x), expected(y, y), strict=True):
                 assert np.asarray(result).tobytes() == np.asarray(wanted).tobytes()
         assert scale.is_direct
-        assert gpu.stream.share.last_launch[1]
+        assert submitted_by_code(fast)
 
 
 def test_dependent_launch_gives_the_same_bits(gpu: CudaDevice) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from jitree.codegen import image
 from jitree.cuda.command_buffer import CudaCommandBuffer
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.graph import INSTANCES_KEPT
@@ -113,6 +114,24 @@ def test_one_command_needs_no_graph(rig: Rig) -> None:
         rig.run(commands).wait()
         assert rig.read(target) == [6, 7, 8, 9]
     assert not rig.fake.graphs
+
+
+def test_words_are_the_same_without_machine_code(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python runs the function that fills them in."""
+    commands = rig.record(ONE_SHOT)
+    assert isinstance(commands, CudaCommandBuffer)
+    first, second = rig.buffer(1, 2, 3, 4), rig.buffer(size=1 << 17)
+    rig.add(commands, first, second, 1 << 31)
+    commands.fill_buffer((0, second, 0, -1), 0xFF, 1)
+    commands.update_buffer(memoryview(b"12345678"), 4, (0, second, 8, 4))
+    commands.execution_barrier(28, 13)
+    commands.copy_buffer((0, second, 0, 16), (0, first, 0, 16))
+    commands.finalize()
+    words = [commands.bind(()).block.words]
+    monkeypatch.setattr(image, "get", lambda recipe: None)
+    words.append(commands.bind(()).block.words)
+    rig.run(commands).wait()
+    assert words[0] == words[1] and rig.read(first) == [0xFFFFFFFF, 0xFFFFFFFF, 0x38373635, 0xFFFFFFFF]
 
 
 def test_nothing_recorded(rig: Rig) -> None:

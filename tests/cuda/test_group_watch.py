@@ -18,11 +18,11 @@ from jitree.codegen.record import layout_of
 from jitree.cuda import nccl
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.nccl import IDENTIFIER_SIZE
+from jitree.cuda.stream_record import StreamRecord
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, UnavailableError
 from jitree.hal.groups.presence import FAILED, LEFT, Presence
 from jitree.hal.groups.rendezvous import ADDRESS_VARIABLE, EnvironmentProvider, FixedProvider
 from jitree.hal.local.queue_record import Queue
-from jitree.hal.stream_record import StreamRecord
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_nccl import FakeNccl
 from tests.cuda.test_members import PROGRAM, data
@@ -226,7 +226,7 @@ def test_machine_code_does_not_wait_by_itself_meanwhile(
 
 def _waits(device: CudaDevice) -> bool:
     """Whether machine code would call the driver to wait."""
-    record = ctypes.c_int64.from_address(device.queue_record() + layout_of(Queue)["stream"]).value
+    record = ctypes.c_int64.from_address(device.queue_record() + layout_of(Queue)["timeline"]).value
     function = ctypes.c_void_p.from_address(record + layout_of(StreamRecord)["query"]).value
     return function == device.context.api.address("cuStreamQuery")
 

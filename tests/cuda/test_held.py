@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitree.cuda import held, programs
 from jitree.errors import StatusError
 from jitree.hal.buffer import BufferView
-from jitree.modules.hal.native import held, programs
 from tests.cuda.fake_results import CUresult
 from tests.cuda.test_native import MULTIPLY, Side
 from tests.modules.hal_programs import (

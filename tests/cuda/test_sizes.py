@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from jitree.cuda.plan import BoundSizes, CudaCommandList, FixedSizes, KernelSizes, Launch, LaunchPlan
 from jitree.hal.command_list import DIRECT, Range
 from jitree.hal.enums import WHOLE_BUFFER
@@ -68,5 +66,5 @@ def test_kernels_of_one_name_and_grid_have_one_size_or_none() -> None:
 
 
 def plan_of(name: str, grid: tuple[int, int, int], size: int) -> LaunchPlan:
-    launch = Launch(None, grid, (1, 1, 1), 0, 0, 0, False, False, name, size)
-    return LaunchPlan((launch,), (), cast("type[tuple[int, ...]]", tuple), (), (), (), (), (), ())
+    launch = Launch(None, grid, (1, 1, 1), 0, 0, 0, False, name, size)
+    return LaunchPlan((launch,), (), 0)

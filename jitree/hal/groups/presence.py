@@ -1,6 +1,6 @@
 """Watches which members of a group are still there.
 
-A transport may not tell: memory that two GPUs share says nothing about the process at its other side. So
+A transport may not tell: memory that two devices share says nothing about the process at its other side. So
 each member keeps a connection to member 0, which nothing goes over but how members end: by themselves, with a
 message, or by the end of their process, which closes the connection. Member 0 tells the others.
 

@@ -116,8 +116,7 @@ def environment_provider() -> EnvironmentProvider:
 
 
 class FixedProvider(ChannelProvider):
-    """Provides rank, count and id that the program passed on itself.
-    ``jitree.cuda.nccl.library().new_identifier()`` makes one id a channel."""
+    """Provides rank, count and id that the program passed on itself: one id a channel."""
 
     def __init__(self, rank: int, count: int, identifier: bytes) -> None:
         self._rank = rank

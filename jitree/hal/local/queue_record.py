@@ -11,7 +11,7 @@ from jitree.codegen.record import MemoryRecord, size_of, words_of
 if TYPE_CHECKING:
     from jitree.codegen.record import i64
     from jitree.hal.command_layout import Log, ThreadTeam
-    from jitree.hal.stream_record import StreamRecord
+    from jitree.hal.timeline_record import Timeline
 
 
 class Queue(MemoryRecord):
@@ -25,7 +25,7 @@ class Queue(MemoryRecord):
     immediate: i64  # ticks that a call which must not be held up may spend on a list; ANY_COST
     inline_limit: i64  # ticks that a call may spend while others wait for its session
     local_memory: i64  # bytes of local memory that a workgroup may have, 0 = as many as it needs
-    stream: StreamRecord  # address of the StreamRecord for lists; 0 = they run here
+    timeline: Timeline  # address of the Timeline that lists enter; 0 = they run here
     log: Log  # address of the Log record that is told of rows; 0 = none
     alone: i64  # 1 = open, but for a team: a thread may execute what it does alone
 
@@ -54,13 +54,13 @@ class QueueRecord:
 
     __slots__ = ("_lock", "_reasons", "_words", "address")
 
-    def __init__(self, stream: int = 0) -> None:
-        """Closed as UNSUPPORTED. ``stream``: of the StreamRecord."""
+    def __init__(self, timeline: int = 0) -> None:
+        """Closed as UNSUPPORTED. ``timeline``: of the Timeline."""
         self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
         self._reasons = {UNSUPPORTED}
         self._words = array("q", bytes(size_of(Queue)))
         self._words[_QUEUE.immediate] = self._words[_QUEUE.inline_limit] = ANY_COST
-        self._words[_QUEUE.stream] = stream
+        self._words[_QUEUE.timeline] = timeline
         self.address: int = self._words.buffer_info()[0]
 
     @property

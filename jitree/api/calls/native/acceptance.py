@@ -62,8 +62,8 @@ _FLOATS: Final = {
 DLPACK: Final = sys.intern("__dlpack__")
 DLPACK_DEVICE: Final = sys.intern("__dlpack_device__")
 NAMES: Final = ("max_version",)
-STREAM_NAMES: Final = ("stream", "max_version")
-OLD_STREAM_NAMES: Final = ("stream",)
+ORDER_NAMES: Final = ("stream", "max_version")
+OLD_ORDER_NAMES: Final = ("stream",)
 VERSION: Final = (1, 0)
 """What machine code passes by these names."""
 _LAZY_NAMES: Final = {
@@ -230,7 +230,7 @@ class Producers:
         if interface is not None and interface.tensor_of_object:
             row = {field: id(name) for field, name in _LAZY_NAMES.items() if has_attribute(cls, name)}
             row["describe"] = interface.tensor_of_object
-            row["find_stream"] = interface.current_work_stream or 0
+            row["find_order"] = interface.current_work_stream or 0
         else:
             row = {"names": id(NAMES) if _takes_version(value) else 0}
         number, self._next = self._next, (self._next + 1) % MAXIMUM_EXCHANGES

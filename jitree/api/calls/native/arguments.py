@@ -34,7 +34,7 @@ from jitree.api.calls.native.lending import pass_lent
 from jitree.api.calls.native.names import IN_PLACE, pass_in_place
 from jitree.api.calls.native.numbers import pass_as_array, pass_number, pass_packed_number
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
-from jitree.api.calls.native.views import drop_joined, has_stream, send_joined
+from jitree.api.calls.native.views import drop_joined, has_timeline, send_joined
 from jitree.codegen.primitives import apart, call, load64, store64, unlikely
 from jitree.codegen.record import place_of, size_of
 from jitree.modules.hal.native.layout import HandlePoolRecord
@@ -284,7 +284,7 @@ def pass_host_array(python: Python, record: CallRecord, argument: Argument, valu
     if cls == python.ndarray_type and is_alike(argument, Ndarray(value)):
         return pass_ndarray(python, record, argument, Ndarray(value))
     exchange = exchange_of(python, cls)
-    if exchange and has_stream(record):
+    if exchange and has_timeline(record):
         return pass_lent(python, record, argument, exchange, value)
     if exchange:
         return pass_foreign(python, record, argument, exchange, value)

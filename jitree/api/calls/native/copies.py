@@ -27,7 +27,7 @@ from jitree.api.calls.native.layout import (
 from jitree.api.calls.native.python import drop, forgets_error, invoke_with_number, is_false, is_true
 from jitree.api.calls.native.views import (
     fits,
-    has_stream,
+    has_timeline,
     new_view,
     pass_gathered,
     pass_uploaded,
@@ -59,7 +59,7 @@ OFFSET_FLAG = -(1 << 63)
 def pass_ndarray(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
     """A numpy array of the declared type."""
     is_dense = value.flags & NDARRAY_CONTIGUOUS != 0
-    if has_stream(record):
+    if has_timeline(record):
         if not fits(argument, value.rank, value.dimensions):
             return False
         if not is_dense:
@@ -82,7 +82,7 @@ def pass_elements(
 ) -> bool:
     """The elements of a view of this session, or of another one."""
     address = source.address
-    if has_stream(record):
+    if has_timeline(record):
         return pass_moved(python, record, argument, source, dimensions)
     if address == 0 or source.access >> PLACE_SHIFT != 0:
         return False
@@ -97,7 +97,7 @@ def pass_elements(
 def pass_moved(
     python: Python, record: CallRecord, argument: Argument, source: Entry, dimensions: int
 ) -> bool:
-    """The elements of a view in the device's memory, which the stream copies."""
+    """The elements of a view in the device's memory, which the device copies itself."""
     queue = record.state.handle_pool.queue
     if source.access >> PLACE_SHIFT != place_number(queue) or queue.open == 0 or source.address == 0:
         return False
@@ -141,7 +141,7 @@ def new_copy(
     if not handle_pool or not handle_pool.queue or not fits(argument, rank, dimensions):
         return Entry(0)
     size = view_size(argument, dimensions, LARGEST_COPIED)
-    if size < 0 or has_stream(record):
+    if size < 0 or has_timeline(record):
         return Entry(0)
     view = new_view(state, handle_pool, argument, size)
     if not view:
@@ -287,7 +287,7 @@ def pass_tensor(python: Python, record: CallRecord, argument: Argument, tensor: 
     """The elements of a tensor in host memory. An exception may be set if not."""
     if tensor.device_kind != TENSOR_ON_HOST or not is_of_argument(argument, tensor):
         return False
-    if has_stream(record):
+    if has_timeline(record):
         return pass_sent(python, record, argument, tensor)
     is_dense = is_row_major(tensor)
     data = address_of(tensor) if is_dense else SCATTERED
@@ -301,7 +301,7 @@ def pass_tensor(python: Python, record: CallRecord, argument: Argument, tensor: 
 
 
 def pass_sent(python: Python, record: CallRecord, argument: Argument, tensor: Tensor) -> bool:
-    """The elements go to the device by its stream."""
+    """The elements go to a device that works by itself."""
     if tensor.data == 0:
         return False
     if is_row_major(tensor):

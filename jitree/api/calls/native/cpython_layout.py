@@ -24,8 +24,8 @@ from jitree.api.calls.native.acceptance import (
     DLPACK,
     DLPACK_DEVICE,
     NAMES,
-    OLD_STREAM_NAMES,
-    STREAM_NAMES,
+    OLD_ORDER_NAMES,
+    ORDER_NAMES,
     VERSION,
     Producers,
     numbers_of,
@@ -242,7 +242,7 @@ class Interface:
             return take
         words = array("q", bytes(size_of(Conversion)))
         words[_CONVERSION.make] = interface.object_of_managed
-        words[_CONVERSION.find_stream] = interface.current_work_stream or 0
+        words[_CONVERSION.find_order] = interface.current_work_stream or 0
         self._kept.append(words)
         capsule = new_capsule(self.record, words.buffer_info()[0])
         convert: Callable[[Array], Any] = self._builtin("convert_array", "", "", _ONE_ARGUMENT, capsule)
@@ -335,7 +335,7 @@ def addresses() -> dict[str, int]:
         "generic_type": np.generic, "as_array": np.asarray, "list_type": list,
         "donation_type": Donation, "out_name": OUT, "dlpack_name": DLPACK,
         "dlpack_device_name": DLPACK_DEVICE, "dlpack_names": NAMES,
-        "dlpack_version": VERSION, "stream_names": STREAM_NAMES, "old_stream_names": OLD_STREAM_NAMES,
+        "dlpack_version": VERSION, "order_names": ORDER_NAMES, "old_order_names": OLD_ORDER_NAMES,
         "submit_slowly": Function.submit,
     }  # fmt: skip
     return {

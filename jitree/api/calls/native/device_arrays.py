@@ -29,7 +29,7 @@ from jitree.api.calls.native.layout import (
 )
 from jitree.api.calls.native.lending import pass_neighbours
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
-from jitree.api.calls.native.views import fits, has_stream, is_alike_type
+from jitree.api.calls.native.views import fits, has_timeline, is_alike_type
 from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
@@ -116,12 +116,12 @@ def is_elsewhere(python: Python, record: CallRecord, array: int) -> bool:
 
 
 def is_far(python: Python, record: CallRecord, array: int) -> bool:
-    """Whether a device array lies in memory whose use another stream orders."""
+    """Whether a device array lies in memory whose use another timeline orders."""
     owner = load64(array + python.array_owner)
-    if owner == 0 or owner == python.none or not has_stream(record):
+    if owner == 0 or owner == python.none or not has_timeline(record):
         return False
     place = Entry(handle_of(owner)).access >> PLACE_SHIFT
-    return place != 0 and place != record.state.handle_pool.queue.stream.place
+    return place != 0 and place != record.state.handle_pool.queue.timeline.place
 
 
 def is_present(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:

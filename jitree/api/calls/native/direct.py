@@ -267,10 +267,10 @@ class _Rows:
 
     def last_wait(self, vm_function: BytecodeFunction) -> int:
         """The address of the operands of a wait that the host makes at the end of the call instead; 0 = none.
-        Only one device with a stream lets it wait."""
+        Only one device that works by itself lets it wait."""
         if not self._reads_ahead or self._function.signature.fences:
             return 0
-        from jitree.api.calls.last_wait import last_wait  # of programs for a GPU
+        from jitree.api.calls.last_wait import last_wait  # of programs for a device that works by itself
 
         return last_wait(vm_function)
 
@@ -389,7 +389,7 @@ class _Rows:
 def copies_to(device: Device, table: HandleTable) -> bool:
     """Whether machine code copies numpy arrays to a device: the pools have its memory."""
     handle_pool = table.handle_pool
-    if isinstance(handle_pool, HandlePool) and handle_pool.has_stream:
+    if isinstance(handle_pool, HandlePool) and handle_pool.has_timeline:
         return handle_pool.serves(device)
     return isinstance(device.device_allocator, HeapAllocator)
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _VERSION: Final = (1, 2)
 """The version of DLPack whose interface this is."""
 _CAPSULE_VERSION: Final = (1, 0)
-_LEGACY_STREAM: Final = 1
-"""What ``__dlpack__`` calls the stream that ``current_work_stream`` gives."""
+_DEFAULT_ORDER: Final = 1
+"""What ``__dlpack__`` calls the order that ``current_work_stream`` gives."""
 _ALIGNMENT: Final = 256
 _FUNCTIONS: Final = (
     ("allocate_managed", 4), ("export_managed", 2), ("import_managed", 2), ("export_tensor", 2),
@@ -87,13 +87,13 @@ def _host() -> Device:
 
 
 def export_array(value: Any) -> object:
-    """A capsule of DLPack. What is on a GPU is there for work that follows on its legacy default stream."""
+    """A capsule of DLPack. What is on a device is there for work that follows in its default order."""
     if not isinstance(value, Array):
         raise TypeError(f"expected a jitree.Array but got {type(value).__name__}")
     device = value.__dlpack_device__()
     if device != dlpack.CPU_DEVICE:
         exporters[device] = value.device
-        return value.__dlpack__(stream=_LEGACY_STREAM, max_version=_CAPSULE_VERSION)
+        return value.__dlpack__(stream=_DEFAULT_ORDER, max_version=_CAPSULE_VERSION)
     try:
         return value.__dlpack__(max_version=_CAPSULE_VERSION)
     except TypeError as error:  # numpy before 2.1
@@ -132,7 +132,7 @@ def allocate_tensor(prototype: int, context: int, set_error: int) -> object:
     tensor = dlpack.DLTensor.from_address(prototype)
     try:
         if (tensor.device_kind, tensor.device_number) != dlpack.CPU_DEVICE:
-            raise BufferError("memory on a GPU is a session's; jitree allocates host memory for others")
+            raise BufferError("memory on a device is a session's; jitree allocates host memory for others")
         dtype = dlpack.dtype_of(tensor)
         shape = tuple(tensor.shape[: tensor.rank])
         block = np.empty(int(np.prod(shape, dtype=object)) * dtype.itemsize + _ALIGNMENT, np.uint8)

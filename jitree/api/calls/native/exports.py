@@ -11,7 +11,6 @@ from jitree.api.calls.native.copies import tensor_of
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
-    TENSOR_ON_CUDA,
     TENSOR_ON_HOST,
     Conversion,
     Exports,
@@ -31,9 +30,8 @@ from jitree.api.calls.native.python import (
 )
 from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import layout_of, place_of, size_of
-from jitree.hal.stream_record import EXPORTED_BY_CODE, LEGACY_STREAM, StreamRecord
+from jitree.hal.timeline_record import DEFAULT_ORDER, EXPORTED_BY_CODE, Timeline
 from jitree.modules.hal.native.buffers import place_number
-from jitree.modules.hal.native.streams import order_before
 from jitree.regs.layout import PLACE_SHIFT, Entry
 from jitree.types import BY_NAME
 
@@ -91,7 +89,7 @@ def import_managed(managed: int, out: int, record: int) -> int:
 
 
 def current_work_stream(kind: int, number: int, out: int, record: int) -> int:
-    """Gives, on a GPU, the legacy default stream: what is exported is there for work that follows on it."""
+    """Gives the default order: what is exported is there for work that follows in it."""
     store64(out, 0)
     return 0
 
@@ -137,7 +135,7 @@ def convert_array(self: int, array: int) -> int:
     conversion = Conversion(load64(self + CAPSULE_CONTEXT_AT))
     tensor = Tensor(stack(_TENSOR_SIZE))
     if describes(python, array, tensor) or (
-        works_on_legacy_stream(python, conversion, array) and is_given(python, array, tensor)
+        works_in_default_order(python, conversion, array) and is_given(python, array, tensor)
     ):
         managed = managed_of(python, array, tensor)
     else:
@@ -154,49 +152,49 @@ def convert_array(self: int, array: int) -> int:
 # -- arrays on a device --------------------------------------------------------------------------------
 
 
-def stream_of(python: Python, array: int) -> StreamRecord:
-    """The stream in whose memory an Array lies, as far as its handle tells; else 0."""
+def timeline_of(python: Python, array: int) -> Timeline:
+    """The timeline in whose memory an Array lies, as far as its handle tells; else 0."""
     if not is_instance(python, array, python.array_type):
-        return StreamRecord(0)
+        return Timeline(0)
     owner = load64(array + python.array_owner)
     if owner == 0 or owner == python.none or load64(array + python.array_fence) != python.none:
-        return StreamRecord(0)
+        return Timeline(0)
     handle_pool = Owners(load64(owner + CAPSULE_CONTEXT_AT)).handle_pool
     if not handle_pool or not handle_pool.queue or handle_pool.queue.open == 0:
-        return StreamRecord(0)
+        return Timeline(0)
     place = Entry(handle_of(owner)).access >> PLACE_SHIFT
     is_here = place != 0 and place == place_number(handle_pool.queue)
-    return handle_pool.queue.stream if is_here else StreamRecord(0)
+    return handle_pool.queue.timeline if is_here else Timeline(0)
 
 
-def works_on_legacy_stream(python: Python, conversion: Conversion, array: int) -> bool:
-    """Whether the other library submits to the default stream of an Array's device, which is always there:
+def works_in_default_order(python: Python, conversion: Conversion, array: int) -> bool:
+    """Whether the other library submits to the default order of an Array's device, which is always there:
     another one may be gone when the memory comes back."""
-    stream = stream_of(python, array)
-    if not stream or conversion.find_stream == 0:
+    timeline = timeline_of(python, array)
+    if not timeline or conversion.find_order == 0:
         return False
     place = stack(8)
     store64(place, 0)
-    if call_int(conversion.find_stream, TENSOR_ON_CUDA, stream.ordinal, place) != 0:
+    if call_int(conversion.find_order, timeline.kind, timeline.ordinal, place) != 0:
         forgets_error(python)
         return False
-    return load64(place) == 0 or load64(place) == LEGACY_STREAM
+    return load64(place) == 0 or load64(place) == DEFAULT_ORDER
 
 
 def is_given(python: Python, array: int, tensor: Tensor) -> bool:
-    """As :func:`describes`, of an Array in the memory of a device. Work that follows on the legacy stream
+    """As :func:`describes`, of an Array in the memory of a device. Work that follows in the default order
     finds its elements there, and may write to them: what the host has read is old from now on."""
-    stream = stream_of(python, array)
-    if not stream:
+    timeline = timeline_of(python, array)
+    if not timeline:
         return False
     handle = readable(python, array)
     if not handle or not fill_tensor(python, array, handle, tensor):
         return False
-    if not order_before(stream, LEGACY_STREAM):
+    if call(timeline.precede, place_of(timeline), DEFAULT_ORDER) == 0:
         return False
-    tensor.device_kind = TENSOR_ON_CUDA
-    tensor.device_number = stream.ordinal
-    stream.exports = EXPORTED_BY_CODE
+    tensor.device_kind = timeline.kind
+    tensor.device_number = timeline.ordinal
+    timeline.exports = EXPORTED_BY_CODE
     store64(python.writes, load64(python.writes) + 1)
     return True
 

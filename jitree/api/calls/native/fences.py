@@ -27,10 +27,9 @@ from jitree.api.calls.native.read_ahead import read_ahead
 from jitree.api.calls.native.results import take_results
 from jitree.codegen.primitives import call, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of, size_of
-from jitree.hal.stream_record import StreamRecord
+from jitree.hal.timeline_record import Timeline
 from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release
-from jitree.modules.hal.native.fences import is_done_at_a_glance, is_done_in_a_moment, tick_of
-from jitree.modules.hal.native.held import has_launched_held
+from jitree.modules.hal.native.fences import is_done_at_a_glance, is_done_in_a_moment, is_done_within, tick_of
 from jitree.regs.access import retain
 from jitree.regs.layout import PATIENT, PROMPT, Entry
 
@@ -122,7 +121,7 @@ def take_signalled(
     tick = tick_of(state.handle_pool, signal)
     if tick > 0 and prompt != PATIENT and prompt != PROMPT:
         thread = call(python.save_thread)
-        if is_done_at_a_glance(state.handle_pool.queue.stream, tick):
+        if is_done_at_a_glance(state.handle_pool.queue.timeline, tick):
             tick = 0
         call(python.restore_thread, thread)
     if tick == 0 or (tick > 0 and prompt == PATIENT):
@@ -153,12 +152,12 @@ def take_owed(python: Python, record: CallRecord, state: State, tick: int, await
     as ``awaited`` says; 0 = they are there. 0 with an exception set."""
     if tick == 0:
         return take_results(python, record)
-    stream = state.handle_pool.queue.stream
-    last = read_ahead(python, record, stream, tick)
-    has_launched_held(stream)  # the device begins while results are made
+    timeline = state.handle_pool.queue.timeline
+    last = read_ahead(python, record, timeline, tick)
+    is_done_within(timeline, last, 0)  # the device begins while results are made
     if record.lent:  # lent for as long as the call takes
-        wait_for_device(python, stream, last)
-    awaited.what = place_of(stream)
+        wait_for_device(python, timeline, last)
+    awaited.what = place_of(timeline)
     awaited.submission = last
     return take_results(python, record)
 
@@ -192,7 +191,7 @@ def when_reached(python: Python, record: CallRecord, awaited: AwaitedRecord, res
 def when_done(python: Python, record: CallRecord, awaited: AwaitedRecord, results: int) -> int:
     """As :func:`when_reached`, when the device has done the awaited submission."""
     tick = awaited.submission
-    if results == 0 or wait_for_device(python, StreamRecord(awaited.what), tick):
+    if results == 0 or wait_for_device(python, Timeline(awaited.what), tick):
         return results
     if is_done(python, invoke_with_numbers(python, record.wait_for_submission, tick, awaited.cancels)):
         return results
@@ -200,13 +199,13 @@ def when_done(python: Python, record: CallRecord, awaited: AwaitedRecord, result
     return 0
 
 
-def wait_for_device(python: Python, stream: StreamRecord, tick: int) -> bool:
+def wait_for_device(python: Python, timeline: Timeline, tick: int) -> bool:
     """Waits a moment until the device has done all that it was given, up to submission ``tick`` and further.
     False if that takes longer or fails: Python waits on, and knows why."""
-    if tick <= stream.completed:
+    if tick <= timeline.completed:
         return True
     thread = call(python.save_thread)
-    is_done = is_done_in_a_moment(stream, tick) != 0
+    is_done = is_done_in_a_moment(timeline, tick)
     call(python.restore_thread, thread)
     return is_done
 

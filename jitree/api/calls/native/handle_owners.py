@@ -63,7 +63,7 @@ class Keeper:
             self._words[getattr(_OWNERS, field)] = value
 
     def connect(self, handle_pool: int) -> None:
-        """Machine code gives memory of a stream to other libraries: the table's HandlePoolRecord record."""
+        """Machine code gives memory of a device to other libraries: the table's HandlePoolRecord record."""
         self._words[_OWNERS.handle_pool] = handle_pool
 
     def ahead(self) -> int:

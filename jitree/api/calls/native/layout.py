@@ -92,8 +92,8 @@ class Python(MemoryRecord):
     dlpack_name: i64  # "__dlpack__"
     dlpack_device_name: i64  # "__dlpack_device__"
     dlpack_names: i64  # the names of its arguments, ("max_version",)
-    stream_names: i64  # on a GPU: ("stream", "max_version"),
-    old_stream_names: i64  # and before DLPack 1.0: ("stream",)
+    order_names: i64  # ("stream", "max_version"),
+    old_order_names: i64  # and before DLPack 1.0: ("stream",)
     dlpack_version: i64  # (1, 0)
     versioned_name: i64  # of a DLPack capsule, C strings
     unversioned_name: i64
@@ -133,7 +133,7 @@ class Exchange(MemoryRecord):
 
     type: i64  # 0: the record is free
     describe: i64  # dltensor_from_py_object_no_sync; 0: only by `__dlpack__`
-    find_stream: i64  # current_work_stream, or 0
+    find_order: i64  # current_work_stream, or 0
     names: i64  # how that is called: Python.dlpack_names, or 0 before DLPack 1.0
     lazy_attribute: i64  # name of an attribute, and
     lazy_method: i64  # of methods that give False for arrays whose memory holds their elements, or 0
@@ -173,15 +173,13 @@ READ_ONLY_TENSOR: Final = 1
 """DLPACK_FLAG_BITMASK_READ_ONLY"""
 TENSOR_ON_HOST: Final = 1
 """kDLCPU"""
-TENSOR_ON_CUDA: Final = 2
-"""kDLCUDA"""
 
 
 class Conversion(MemoryRecord):
     """Says how arrays become those of another library."""
 
     make: i64  # managed_tensor_to_py_object_no_sync
-    find_stream: i64  # current_work_stream, or 0
+    find_order: i64  # current_work_stream, or 0
 
 
 class Exports(MemoryRecord):
@@ -213,7 +211,7 @@ class Owners(MemoryRecord):
     python: i64  # the Python record
     attend: i64  # Python function, see Owners.attend
     extension: i64  # bytes from an entry of the table to its extension
-    handle_pool: HandlePoolRecord  # of the table where it has a stream's memory, else 0
+    handle_pool: HandlePoolRecord  # of the table where it has memory of a device with a timeline, else 0
     ahead: Ahead  # address of MOST_AHEAD Ahead records
     count: i64  # handles in `returned`
     returned: i64 = Repeated(MAXIMUM_RETURNED)
@@ -227,7 +225,7 @@ class Ahead(MemoryRecord):
 
     view: Entry  # handle of the array that the last call gave: a reference if there is a copy
     copy: Entry  # reference to a buffer in pinned memory with its elements; 0 = there is none
-    worked: i64  # StreamRecord.worked at the end of that call: as long as it is that, both have the same
+    worked: i64  # Timeline.worked at the end of that call: as long as it is that, both have the same
     wanted: i64  # 1 = the host has read the array that a call gave before anything else
 
 
@@ -283,7 +281,7 @@ class CallRecord(MemoryRecord):
     fence: i64  # of the arrays that are returned by the call in progress, or None
     rewrites: i64  # 1 = the program writes to arrays of a device that the host may have read
     lent: Entry  # handles of memory that was lent to the call, linked in their extensions
-    producer: i64  # the stream of another library that the device's now comes after,
+    producer: i64  # the order of another library that the device's now comes after,
     producer_type: i64  # and the Exchange record of the library's type: it is asked once a call
     uploads: i64  # 1 = elements of the host go to a device without being told to
     staging: i64  # address of MOST_SHARED bytes for small arrays that go to a device together, or 0
@@ -303,7 +301,7 @@ class CallRecord(MemoryRecord):
 class AwaitedRecord(MemoryRecord):
     """Says what a call waits for when it has given the lock up."""
 
-    what: i64  # a fence, an object of Python's, or the STREAM of a submission; 0 = nothing
+    what: i64  # a fence, an object of Python's, or the Timeline of a submission; 0 = nothing
     submission: i64  # its number; 0 = it is a fence
     cancels: i64  # GATE.cancels as the call began
 

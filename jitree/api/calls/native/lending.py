@@ -1,4 +1,4 @@
-"""Lends memory of others on a device with a stream to one call. Machine code.
+"""Lends memory of others on a device that works by itself to one call. Machine code.
 
 The call keeps the array's owner and the handle of its memory, which ranges of it keep, too. When nothing else
 does at the end, and the device has done what it was given, all goes back to the pools; else Python makes
@@ -24,7 +24,6 @@ from jitree.api.calls.native.copies import (
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     MAXIMUM_RANK,
-    TENSOR_ON_CUDA,
     TENSOR_ON_HOST,
     Argument,
     CallRecord,
@@ -39,11 +38,10 @@ from jitree.codegen.primitives import call, call_int, load64, stack, store64
 from jitree.codegen.record import atomic_add, place_of
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.enums import MemoryType
-from jitree.hal.stream_record import LEGACY_STREAM, MOST_NEIGHBOURS, StreamRecord
+from jitree.hal.timeline_record import DEFAULT_ORDER, Timeline
 from jitree.modules.hal.native.buffers import granted_type, granted_usage, place_number
 from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release
 from jitree.modules.hal.native.layout import HandlePoolRecord
-from jitree.modules.hal.native.streams import order_after
 from jitree.regs.access import retain
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
@@ -69,7 +67,7 @@ def lend(
         if not view:
             return False
     memory = view.parent.parent
-    record.state.handle_pool.queue.stream.lends = 1
+    record.state.handle_pool.queue.timeline.lends = 1
     extension = place_of(memory) + record.state.handle_pool.extension
     store64(extension, retained(python, owner))
     store64(extension + _NEXT, place_of(record.lent))
@@ -138,8 +136,8 @@ def is_used(handle_pool: HandlePoolRecord, memory: Entry) -> bool:
     """Whether anything but the call may still use memory."""
     if memory.owner != OWNER_CODE or memory.count != 1:
         return True
-    stream = handle_pool.queue.stream
-    return stream.completed < stream.tick
+    timeline = handle_pool.queue.timeline
+    return timeline.completed < timeline.tick
 
 
 def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int) -> bool:
@@ -164,17 +162,17 @@ def pass_lent(python: Python, record: CallRecord, argument: Argument, exchange: 
 def pass_lent_capsule(
     python: Python, record: CallRecord, argument: Argument, exchange: Exchange, value: int
 ) -> bool:
-    """Passes what ``__dlpack__`` gives, which orders the device's stream itself. The capsule, not used up, is
-    the owner. Of arrays in host memory it is not asked for a stream, which many refuse."""
+    """Passes what ``__dlpack__`` gives, which orders the device's work itself. The capsule, not used up, is
+    the owner. Of arrays in host memory it is not asked for a timeline, which many refuse."""
     kind = device_kind(python, value)
     if kind == TENSOR_ON_HOST:
         return pass_capsule(python, record, argument, exchange, value)
-    if kind != TENSOR_ON_CUDA:
-        return False
     queue = record.state.handle_pool.queue
-    atomic_add(queue.stream.asking, 1)  # before it looks whether there is a stream to order
-    capsule = 0 if queue.open == 0 else ordered_capsule(python, queue.stream, exchange, value)
-    atomic_add(queue.stream.asking, -1)
+    if kind != queue.timeline.kind:
+        return False
+    atomic_add(queue.timeline.asking, 1)  # before it looks whether there is work to order
+    capsule = 0 if queue.open == 0 else ordered_capsule(python, queue.timeline, exchange, value)
+    atomic_add(queue.timeline.asking, -1)
     if capsule == 0:
         return False
     tensor = tensor_of(python, capsule)
@@ -189,24 +187,24 @@ def pass_lent_capsule(
     return is_passed
 
 
-def ordered_capsule(python: Python, stream: StreamRecord, exchange: Exchange, value: int) -> int:
-    """What ``__dlpack__`` gives for a stream; 0 with an exception."""
-    number = call(python.new_long, stream.handle)
+def ordered_capsule(python: Python, timeline: Timeline, exchange: Exchange, value: int) -> int:
+    """What ``__dlpack__`` gives for a timeline; 0 with an exception."""
+    number = call(python.new_long, timeline.handle)
     if number == 0:
         return 0
     arguments = stack(32)
     store64(arguments + 8, value)
     store64(arguments + 16, number)
     store64(arguments + 24, python.dlpack_version)
-    names = python.stream_names if exchange.names != 0 else python.old_stream_names
+    names = python.order_names if exchange.names != 0 else python.old_order_names
     capsule = call(python.call_method, python.dlpack_name, arguments + 8, 1 | OFFSET_FLAG, names)
     drop(python, number)
     return capsule
 
 
 def pass_neighbours(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """A device array in memory of another stream of the GPU, not for a result. The call keeps its handle, so
-    that the memory is used for nothing else, and comes after what that stream has by now."""
+    """A device array in memory of another timeline, not for a result. The call keeps its handle, so that the
+    memory is used for nothing else, and comes after what that timeline has by now."""
     owner = load64(array + python.array_owner)
     source = Entry(handle_of(owner))
     if argument.dtype == 0 or argument.is_written != 0 or load64(array + python.array_fence) != python.none:
@@ -222,22 +220,12 @@ def pass_neighbours(python: Python, record: CallRecord, argument: Argument, arra
 
 
 def follows_neighbour(record: CallRecord, source: Entry) -> bool:
-    """Whether memory is that of another stream of the GPU, and the call comes after what that stream has."""
+    """Whether the call comes after what another timeline has whose memory it may use."""
     queue = record.state.handle_pool.queue
-    place = source.access >> PLACE_SHIFT
-    if queue.open == 0 or place >= MOST_NEIGHBOURS:
+    if queue.open == 0 or source.address == 0 or source.address & (BINDING_ALIGNMENT - 1) != 0:
         return False
-    entry = queue.stream.neighbours + 8 * place
-    there = StreamRecord(load64(entry))
-    if not there or there.ordinal != queue.stream.ordinal or there.held != 0:
-        return False
-    if source.address == 0 or source.address & (BINDING_ALIGNMENT - 1) != 0:
-        return False
-    atomic_add(there.asking, 1)  # before it looks whether the stream is still there
-    is_there = load64(entry) == place_of(there)
-    follows = is_there and (there.completed >= there.tick or order_after(queue.stream, there.handle))
-    atomic_add(there.asking, -1)
-    return follows
+    timeline = queue.timeline
+    return call(timeline.join, place_of(timeline), source.access >> PLACE_SHIFT) != 0
 
 
 def is_declared(argument: Argument, tensor: Tensor) -> bool:
@@ -248,7 +236,8 @@ def is_declared(argument: Argument, tensor: Tensor) -> bool:
 def is_here(record: CallRecord, tensor: Tensor) -> bool:
     """Whether it lies in memory of the device, where programs assume it."""
     queue = record.state.handle_pool.queue
-    if tensor.device_kind != TENSOR_ON_CUDA or tensor.device_number != queue.stream.ordinal:
+    timeline = queue.timeline
+    if tensor.device_kind != timeline.kind or tensor.device_number != timeline.ordinal:
         return False
     is_aligned = address_of(tensor) & (BINDING_ALIGNMENT - 1) == 0
     return queue.open != 0 and tensor.data != 0 and is_aligned
@@ -260,14 +249,15 @@ def follows_producer(record: CallRecord, exchange: Exchange, tensor: Tensor) -> 
         return True
     place = stack(8)
     store64(place, 0)
-    if exchange.find_stream == 0:
+    if exchange.find_order == 0:
         return False
-    if call_int(exchange.find_stream, tensor.device_kind, tensor.device_number, place) != 0:
+    if call_int(exchange.find_order, tensor.device_kind, tensor.device_number, place) != 0:
         return False
     producer = load64(place)
     if producer == 0:
-        producer = LEGACY_STREAM
-    if record.producer != producer and not order_after(record.state.handle_pool.queue.stream, producer):
+        producer = DEFAULT_ORDER
+    timeline = record.state.handle_pool.queue.timeline
+    if record.producer != producer and call(timeline.follow, place_of(timeline), producer) == 0:
         return False
     record.producer = producer
     record.producer_type = place_of(exchange)

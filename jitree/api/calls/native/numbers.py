@@ -28,7 +28,7 @@ from jitree.api.calls.native.layout import (
     Python,
 )
 from jitree.api.calls.native.python import drop, invoke_with, type_of
-from jitree.api.calls.native.views import fits, has_stream, pass_uploaded, refuse, view_size
+from jitree.api.calls.native.views import fits, has_timeline, pass_uploaded, refuse, view_size
 from jitree.codegen.primitives import (
     bit_length,
     call,
@@ -215,7 +215,7 @@ def pass_numbers(python: Python, record: CallRecord, argument: Argument, value: 
         return False
     if not fits(argument, value.rank, value.dimensions) or value.flags & NDARRAY_CONTIGUOUS == 0:
         return False
-    if has_stream(record):
+    if has_timeline(record):
         elements = stack(_MOST_UPLOADED)
         size = view_size(argument, value.dimensions, _MOST_UPLOADED)
         return (

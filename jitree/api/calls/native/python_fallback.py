@@ -193,9 +193,9 @@ class Rest:
         return self._submitted(self._promised(tick))
 
     def _promised(self, tick: int) -> Fence:
-        stream = self._device.shared_stream
-        assert stream is not None
-        return Fence(((stream.promised(tick), 1),))
+        timeline = self._device.shared_timeline
+        assert timeline is not None
+        return Fence(((timeline.promised(tick), 1),))
 
     def _submitted(self, fence: Fence) -> Fence | None:
         if fence.is_reached():

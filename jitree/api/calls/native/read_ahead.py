@@ -20,13 +20,12 @@ from jitree.api.calls.native.layout import (
 from jitree.codegen.primitives import load64, store64
 from jitree.codegen.record import place_of, size_of
 from jitree.hal.enums import MemoryAccess, MemoryType
-from jitree.hal.stream_record import StreamRecord
+from jitree.hal.timeline_record import Timeline
 from jitree.modules.hal.native.buffers import place_number, take_storage
 from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release
-from jitree.modules.hal.native.known import is_own
 from jitree.modules.hal.native.layout import POOL_COUNT, HandlePoolRecord
 from jitree.modules.hal.native.registers import DONE
-from jitree.modules.hal.native.transfers import move
+from jitree.modules.hal.native.transfers import is_own, move
 from jitree.regs.access import retain
 from jitree.regs.layout import LINK_POOLED, PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
@@ -37,18 +36,18 @@ _READ = int(MemoryAccess.READ)
 _HOST_VISIBLE = int(MemoryType.HOST_VISIBLE)
 
 
-def read_ahead(python: Python, record: CallRecord, stream: StreamRecord, tick: int) -> int:
+def read_ahead(python: Python, record: CallRecord, timeline: Timeline, tick: int) -> int:
     """Has the results in the registers copied that the host will read, after submission ``tick``. Gives the
     number of the submission that the call waits for."""
-    begun = stream.tick
+    begun = timeline.tick
     copies = 0
     result = Result(record.results)
     for _ in range(record.result_count):
-        if result.ahead and renew(python, record.state, result, stream):
+        if result.ahead and renew(python, record.state, result, timeline):
             copies += 1
         result = Result(place_of(result) + RESULT_SIZE)
     last = record.state.handle_pool.submitted if copies != 0 else tick
-    worked = stream.worked
+    worked = timeline.worked
     if copies != 0 and (worked != last or last != begun + copies):
         worked = 0  # another session has submitted something, and may have written to what is copied
     result = Result(record.results)
@@ -59,7 +58,7 @@ def read_ahead(python: Python, record: CallRecord, stream: StreamRecord, tick: i
     return last
 
 
-def renew(python: Python, state: State, result: Result, stream: StreamRecord) -> bool:
+def renew(python: Python, state: State, result: Result, timeline: Timeline) -> bool:
     """Copies a result if the host has read the last one. Whether it did."""
     handle_pool = state.handle_pool
     ahead = result.ahead
@@ -69,7 +68,7 @@ def renew(python: Python, state: State, result: Result, stream: StreamRecord) ->
         release(handle_pool, unread, place_of(state) + STATE_RELEASED)
     view = Entry(load64(result.place))
     ahead.view = view
-    if ahead.wanted == 0 or not view or view.kind != result.view_kind or is_open_to_others(stream):
+    if ahead.wanted == 0 or not view or view.kind != result.view_kind or is_open_to_others(timeline):
         return False
     if view.access >> PLACE_SHIFT != place_number(handle_pool.queue):
         return False
@@ -94,25 +93,25 @@ def take_copy(state: State, ahead: Ahead) -> Entry:
     return copy
 
 
-def is_open_to_others(stream: StreamRecord) -> bool:
-    """Whether other libraries or devices may write to the memory of the stream's device."""
-    return stream.exports != 0 or stream.exposed != 0
+def is_open_to_others(timeline: Timeline) -> bool:
+    """Whether other libraries or devices may write to the memory of a device."""
+    return timeline.exports != 0 or timeline.exposed != 0
 
 
-def ahead_of(owners: Owners, view: Entry, stream: StreamRecord) -> Ahead:
+def ahead_of(owners: Owners, view: Entry, timeline: Timeline) -> Ahead:
     """The record of a result whose elements nothing can have changed since its call; 0 = there is none."""
-    if is_open_to_others(stream):
+    if is_open_to_others(timeline):
         return Ahead(0)
     ahead = owners.ahead
     for _ in range(MOST_AHEAD):
         if ahead.view == view:
-            return ahead if ahead.worked == stream.worked else Ahead(0)
+            return ahead if ahead.worked == timeline.worked else Ahead(0)
         ahead = Ahead(place_of(ahead) + AHEAD_SIZE)
     return Ahead(0)
 
 
 def note_read(owners: Owners, ahead: Ahead, worked: int, now: int) -> None:
-    """The host has a result copied. That changes no elements, but StreamRecord.worked, which was ``worked``;
+    """The host has a result copied. That changes no elements, but Timeline.worked, which was ``worked``;
     it is ``now``, or 0 if something else has been submitted as well."""
     if not ahead:
         return

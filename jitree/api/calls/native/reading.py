@@ -11,7 +11,7 @@ from jitree.api.calls.native.read_ahead import ahead_of, may_copy, note_read, pi
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
-from jitree.hal.stream_record import StreamRecord
+from jitree.hal.timeline_record import Timeline
 from jitree.modules.hal.native.buffers import place_number
 from jitree.regs.layout import PLACE_SHIFT, Entry
 
@@ -44,9 +44,7 @@ def fetch_method(self: int, arguments: int, count: int, names: int) -> int:
         return 0
     if not copy:
         return retained(python, none)
-    elements = awaited_elements(
-        python, record, copy, StreamRecord(load64(submission)), load64(submission + 8)
-    )
+    elements = awaited_elements(python, record, copy, Timeline(load64(submission)), load64(submission + 8))
     return elements if elements != 0 else retained(python, none)
 
 
@@ -54,7 +52,7 @@ def read_back(python: Python, record: CallRecord, array: int, submission: int) -
     """A buffer of pinned memory that has or gets the bytes of an array, with its dimensions and element type;
     0 if that takes Python, with an exception set if a signal's handler has raised one.
 
-    At ``submission`` are the stream and the number of the copy then."""
+    At ``submission`` are the timeline and the number of the copy then."""
     state = record.state
     handle_pool = state.handle_pool
     none = python.none
@@ -65,19 +63,24 @@ def read_back(python: Python, record: CallRecord, array: int, submission: int) -
         return Entry(0)
     view = Entry(handle_of(owner))
     queue = handle_pool.queue
-    if not queue or queue.open == 0 or not queue.stream or view.access >> PLACE_SHIFT != place_number(queue):
+    if (
+        not queue
+        or queue.open == 0
+        or not queue.timeline
+        or view.access >> PLACE_SHIFT != place_number(queue)
+    ):
         return Entry(0)
     if not may_copy(python, handle_pool, view, LARGEST_READ):
         return Entry(0)
-    stream = queue.stream
-    store64(submission, place_of(stream))
-    ahead = ahead_of(record.owners, view, stream)
+    timeline = queue.timeline
+    store64(submission, place_of(timeline))
+    ahead = ahead_of(record.owners, view, timeline)
     copy = take_copy(state, ahead)
     if copy:
         store64(submission + 8, ahead.worked)
         return copy
-    begun = stream.tick
-    worked = stream.worked
+    begun = timeline.tick
+    worked = timeline.worked
     copy = pinned_copy(state, view)
     if not copy and is_true(python, invoke_with_number(python, record.supply, view.length)):
         copy = pinned_copy(state, view)
@@ -90,10 +93,10 @@ def read_back(python: Python, record: CallRecord, array: int, submission: int) -
     return copy
 
 
-def awaited_elements(python: Python, record: CallRecord, copy: Entry, stream: StreamRecord, tick: int) -> int:
+def awaited_elements(python: Python, record: CallRecord, copy: Entry, timeline: Timeline, tick: int) -> int:
     """A numpy array over a copy, once the device has made it. Takes over the reference. 0 without an
     exception if that fails."""
-    if not wait_for_device(python, stream, tick):
+    if not wait_for_device(python, timeline, tick):
         give_back_handle(record.owners, copy)
         return 0
     owner = new_owner(record.owners, copy)

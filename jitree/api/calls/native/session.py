@@ -90,7 +90,7 @@ class DirectCalls:
             self._place = loaded.place
             self._view_kind = invoker.table.ref_types.lookup("hal.buffer_view")
             self._copies = copies_to(self._device, invoker.table)
-            if self._device.shared_stream is not None and self._copies:
+            if self._device.shared_timeline is not None and self._copies:
                 keeper.pattern = prepared
                 assert invoker.table.handle_pool is not None
                 keeper.connect(invoker.table.handle_pool.record)

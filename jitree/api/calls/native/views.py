@@ -40,12 +40,12 @@ _LARGEST_SHARING = 1024
 _ALIGNMENT = 64
 
 
-def has_stream(record: CallRecord) -> bool:
-    """Whether the session's memory is that of a device with a stream, which the host does not see."""
+def has_timeline(record: CallRecord) -> bool:
+    """Whether the session's device works by itself, on memory that the host does not see."""
     handle_pool = record.state.handle_pool
     if not handle_pool or not handle_pool.queue:
         return False
-    return bool(handle_pool.queue.stream)
+    return bool(handle_pool.queue.timeline)
 
 
 def fits(argument: Argument, rank: int, dimensions: int) -> bool:
@@ -163,7 +163,7 @@ def pass_gathered(
 
 
 def pass_uploaded(python: Python, record: CallRecord, argument: Argument, dimensions: int, data: int) -> bool:
-    """Elements at an address of the host, of dimensions that fit, which go to the device by its stream."""
+    """Elements at an address of the host, of dimensions that fit, for a device that works by itself."""
     size = view_size(argument, dimensions, LARGEST_UPLOADED)
     if size < 0 or record.uploads == 0 or record.state.handle_pool.queue.open == 0:
         return False

@@ -97,10 +97,10 @@ def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account
             return Entry(0)
     holder = pool
     if unlikely(first != 0):
-        stream = handle_pool.queue.stream
-        holder = rested(stream.completed, pool)
-        if holder == 0 and is_done_within(stream, stream.tick, 1):
-            holder = rested(stream.completed, pool)
+        timeline = handle_pool.queue.timeline
+        holder = rested(timeline.completed, pool)
+        if holder == 0 and is_done_within(timeline, timeline.tick, 1):
+            holder = rested(timeline.completed, pool)
         if holder == 0:
             return Entry(0)
         storage = Entry(load64(holder))
@@ -136,22 +136,22 @@ def rested(completed: int, holder: int) -> int:
 
 
 def is_pinned(queue: Queue, memory_type: int) -> bool:
-    """Whether a request for memory is one for what a stream's device and the host both see."""
-    return bool(queue.stream) and memory_type & _HOST_VISIBLE != 0 and memory_type & _OPTIMAL == 0
+    """Whether a request for memory is one for what the host and a device that works by itself both see."""
+    return bool(queue.timeline) and memory_type & _HOST_VISIBLE != 0 and memory_type & _OPTIMAL == 0
 
 
 def granted_type(queue: Queue, memory_type: int) -> int:
-    """What a request becomes: on the host, or as ``CudaAllocator`` has it."""
+    """What a request becomes: on the host, or on a device that works by itself."""
     if is_pinned(queue, memory_type):
         return memory_type | _PINNED
-    if queue.stream:
+    if queue.timeline:
         return (memory_type & ~(_OPTIMAL | _HOST_VISIBLE)) | _DEVICE_LOCAL
     return host_memory_type(memory_type)
 
 
 def granted_usage(queue: Queue, memory_type: int, usage: int) -> int:
     usage = usage if usage != 0 else _DEFAULT_USAGE
-    if queue.stream:
+    if queue.timeline:
         return usage | _TRANSFER | (_MAPPING if is_pinned(queue, memory_type) else 0)
     return usage | _HOST_USAGE
 
@@ -205,8 +205,8 @@ def new_buffer(
 
 def place_number(queue: Queue) -> int:
     """The number of the place whose memory commands of a queue work on."""
-    if queue.stream:
-        return queue.stream.place
+    if queue.timeline:
+        return queue.timeline.place
     return 0
 
 

@@ -61,7 +61,7 @@ _PIPELINES = layout_of(ExecutableRecord)["pipelines"]
 _WORDS = size_of(PipelineRecord)
 _PUSHED_VALUES, _PUSHED_REFS = layout_of(PushedRecord)["values"], layout_of(PushedRecord)["refs"]
 _MAXIMUM_BLOCKS_X = (1 << 31) - 1
-"""The most blocks of a grid in x on a GPU; y is limited as z is."""
+"""The most workgroups in x on a device that works by itself; y is limited as z is."""
 _UNDERSCORE = ord("_")
 _NAME_SIZE = 16
 """Bytes of a row in an executable's table of names: address, length."""

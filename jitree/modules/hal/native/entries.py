@@ -101,7 +101,7 @@ def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
         store64(freed, load64(freed) + entry.length)
         queue = handle_pool.queue
         if unlikely(entry.access >= POOL_COUNT) and queue:
-            store64(place_of(entry) + STORAGE_TICK, queue.stream.tick)
+            store64(place_of(entry) + STORAGE_TICK, queue.timeline.tick)
         pool = place_of(handle_pool) + STORAGE_POOLS + 8 * entry.access
         entry.link = Entry(load64(pool))
         store64(pool, place_of(entry))

@@ -1,23 +1,38 @@
-"""Run command buffers on the calling thread and its team (``hal.device.queue.execute``)."""
+"""Run command buffers (``hal.device.queue.execute``), on the calling thread and its team.
+
+A device that works by itself is given them by functions of its driver (``timeline_record.py``).
+"""
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import apart, call, load64, stack, store64, unlikely
-from jitree.codegen.record import atomic_store, place_of, size_of
+from jitree.codegen.primitives import apart, call, greater, load64, stack, store64, unlikely
+from jitree.codegen.record import atomic_replace, atomic_store, place_of, size_of
 from jitree.hal.buffer import length_inside
 from jitree.hal.checks import are_apart, is_aligned, use_refusal
 from jitree.hal.command_buffer import CommandBufferMode
-from jitree.hal.command_layout import KIND_COPY, BindingSlot, Job, List, Log, Patch, Share, ThreadTeam
+from jitree.hal.command_layout import (
+    KIND_COPY,
+    KIND_UPDATE,
+    BindingSlot,
+    Job,
+    List,
+    Log,
+    Patch,
+    Share,
+    ThreadTeam,
+)
 from jitree.hal.local.executor.rows import SHARE_SIZE, next_row
 from jitree.hal.local.queue_record import Queue
-from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length
-from jitree.modules.hal.native.entries import State
+from jitree.hal.timeline_record import OWNED_BY_CODE, SUBMITTING, Timeline
+from jitree.modules.hal.native.buffers import is_reachable, place_number, range_length, take_storage
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
 from jitree.modules.hal.native.fences import can_signal, follows, promise
 from jitree.modules.hal.native.layout import (
     LARGEST_SCALE,
     MOST_SPENT,
     MOST_UNMEASURED,
     OPERANDS,
+    POOL_COUNT,
     RANDOM_SHIFT,
     ROWS,
     SHORT,
@@ -34,8 +49,7 @@ from jitree.modules.hal.native.registers import (
     queue_of,
     reference,
 )
-from jitree.modules.hal.native.streams import submit
-from jitree.regs.layout import OWNER_CODE, PATIENT, PROMPT
+from jitree.regs.layout import OWNER_CODE, PATIENT, PROMPT, Entry
 
 PATCH_SIZE = size_of(Patch)
 SLOT_SIZE = size_of(BindingSlot)
@@ -63,7 +77,7 @@ def queue_execute(state: State, values: int, refs: int, words: int, commands_at:
     commands = reference(refs, words, commands_at)
     if unlikely(not queue or not follows(handle_pool, queue, wait) or not can_signal(handle_pool, fence)):
         return REFUSED
-    if unlikely(not queue.stream and handle_pool.execute == 0):
+    if unlikely(not queue.timeline and handle_pool.execute == 0):
         return REFUSED
     if unlikely(not is_kind(commands, handle_pool.command_buffer) or commands.address == 0):
         return REFUSED
@@ -82,7 +96,7 @@ def queue_execute(state: State, values: int, refs: int, words: int, commands_at:
         return REFUSED
     if by_code:
         recording.submitted = 1
-    promise(fence, handle_pool.submitted if queue.stream else 0)
+    promise(fence, handle_pool.submitted if queue.timeline else 0)
     return finish(state, refs, words)
 
 
@@ -207,8 +221,8 @@ def run(
             return REFUSED
         if recording.copies and not valid_copies(table, job.addresses, job.lengths):
             return REFUSED
-    if unlikely(bool(queue.stream)):
-        return submit(state, handle_pool, queue.stream, table, job.addresses, job.lengths)
+    if unlikely(bool(queue.timeline)):
+        return submit(state, handle_pool, queue.timeline, table, job.addresses, job.lengths)
     if not is_short(state, handle_pool, queue, job):
         return REFUSED
     if job.team:
@@ -236,8 +250,8 @@ def execute_with_memory(handle_pool: HandlePoolRecord, job: Job, threads: int) -
 
 def run_transfer(state: State, handle_pool: HandlePoolRecord, queue: Queue, table: List) -> int:
     """Executes a list of one transfer."""
-    if queue.stream:
-        return submit(state, handle_pool, queue.stream, table, table.addresses, table.lengths)
+    if queue.timeline:
+        return submit(state, handle_pool, queue.timeline, table, table.addresses, table.lengths)
     job = Job(stack(JOB_SIZE))
     prepare(handle_pool, queue.team, queue.log, job, table)
     if handle_pool.execute == 0 or not is_short(state, handle_pool, queue, job):
@@ -319,3 +333,74 @@ def is_short(state: State, handle_pool: HandlePoolRecord, queue: Queue, job: Job
         return True
     ticks = call(handle_pool.estimate, place_of(job))
     return 0 <= ticks <= most
+
+
+# -- devices that work by themselves ---------------------------------------------------------------------
+
+
+def submit(
+    state: State,
+    handle_pool: HandlePoolRecord,
+    timeline: Timeline,
+    table: List,
+    addresses: int,
+    lengths: int,
+) -> int:
+    """Submits a list with the ranges given. REFUSED when the driver does not, or Python owns the timeline."""
+    size = update_size(table)
+    staged = Entry(0)
+    if size != 0:
+        staged = staged_data(state, handle_pool, table.data, size)
+        if not staged:
+            return REFUSED
+    result = REFUSED
+    if atomic_replace(timeline.owner, OWNED_BY_CODE, SUBMITTING):
+        data = staged.address if staged else 0
+        if enters(handle_pool, timeline, table, addresses, lengths, data):
+            forget(timeline)
+            result = DONE
+        atomic_store(timeline.owner, OWNED_BY_CODE)
+    release(handle_pool, staged, place_of(state) + STATE_RELEASED)
+    return result
+
+
+def enters(
+    handle_pool: HandlePoolRecord,
+    timeline: Timeline,
+    table: List,
+    addresses: int,
+    lengths: int,
+    data: int,
+) -> bool:
+    """Whether a list has been submitted; ``data`` is where the device finds the bytes of updates."""
+    lists = handle_pool.known_lists
+    if call(timeline.submit, place_of(timeline), lists, place_of(table), addresses, lengths, data) == 0:
+        return False
+    handle_pool.submitted = timeline.tick
+    return True
+
+
+def staged_data(state: State, handle_pool: HandlePoolRecord, data: int, size: int) -> Entry:
+    """Memory that the device sees, too, with bytes of the host; 0 without such memory."""
+    staged = take_storage(state, handle_pool, size, 1, POOL_COUNT)
+    if staged:
+        memmove = handle_pool.functions.memmove
+        call(memmove, staged.address, data, size)
+    return staged
+
+
+def update_size(table: List) -> int:
+    """Bytes of a list's updates."""
+    size = 0
+    row = table.rows
+    for _ in range(table.row_count):
+        if row.kind == KIND_UPDATE:
+            size = greater(size, row.data + row.data_length)
+        row = next_row(row)
+    return size
+
+
+def forget(timeline: Timeline) -> None:
+    """The last submission may have written anywhere. Machine code is just submitting."""
+    timeline.known_count = 0
+    timeline.worked = timeline.tick

@@ -1,18 +1,17 @@
 """Make, signal, join and wait for fences (``hal.fence.*``). Machine code.
 
 A fence is a word, REACHED when known to be, which it stays. Python publishes it for those it made or looked
-at, which only Python signals. PROMISED is one that the stream reaches when the submission is done whose
+at, which only Python signals. PROMISED is one that a device reaches when the submission is done whose
 number is the fence's address.
 """
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import call_int, greater, unlikely
-from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, place_of
+from jitree.codegen.primitives import call, greater, unlikely
+from jitree.codegen.record import atomic_load, atomic_replace, place_of
 from jitree.hal.local.queue_record import Queue
-from jitree.hal.stream_record import StreamRecord
+from jitree.hal.timeline_record import Timeline
 from jitree.modules.hal.native.entries import State, new_entry
-from jitree.modules.hal.native.held import has_launched_held
 from jitree.modules.hal.native.layout import PROMISED, REACHED, HandlePoolRecord
 from jitree.modules.hal.native.registers import (
     REFUSED,
@@ -28,11 +27,9 @@ from jitree.modules.hal.native.registers import (
 from jitree.regs.layout import OWNER_CODE, PATIENT, Entry
 
 _DEFERRED = 17
-_NOT_READY = 600
-"""CUDA_ERROR_NOT_READY of cuda.h."""
 _GLANCE = 32
-"""Queries of a stream: some 20 us. Small work takes no longer, and to be called back takes twice that."""
-_MOMENT = 8192
+"""Looks at a device: some 20 us. Small work takes no longer, and to be called back takes twice that."""
+MOMENT = 8192
 """Some 4 to 6 ms. What waits for longer does so in Python, where signals, deadlines and ``cancel`` end it."""
 
 
@@ -53,8 +50,8 @@ def tick_of(handle_pool: HandlePoolRecord, fence: Entry) -> int:
 
 
 def follows(handle_pool: HandlePoolRecord, queue: Queue, fence: Entry) -> bool:
-    """Whether what enters a queue now comes after a fence, which is reached or promised by its stream."""
-    if unlikely(bool(queue.stream)):
+    """Whether what enters a queue now comes after a fence, which is reached or promised by its device."""
+    if unlikely(bool(queue.timeline)):
         return tick_of(handle_pool, fence) >= 0
     return is_reached(handle_pool, fence)
 
@@ -72,7 +69,7 @@ def signal(fence: Entry) -> None:
 
 
 def promise(fence: Entry, tick: int) -> None:
-    """The fence is reached when submission ``tick`` of the stream is done; 0 = now."""
+    """The fence is reached when submission ``tick`` is done; 0 = now."""
     if fence and fence.length == 0:
         fence.length = REACHED if tick == 0 else PROMISED
         fence.address = tick
@@ -124,8 +121,8 @@ def fence_await(state: State, values: int, refs: int, words: int, first: int) ->
         timeout = number(values, words, 0)
         if may_owe(state, words, timeout):
             state.owed = last
-            note_owed(handle_pool.queue.stream, last)
-        elif not await_stream(state, handle_pool.queue, last, timeout):
+            note_owed(handle_pool.queue.timeline, last)
+        elif not await_device(state, handle_pool.queue, last, timeout):
             return REFUSED
     return give32(state, values, refs, words, 0)
 
@@ -136,61 +133,48 @@ def may_owe(state: State, words: int, timeout: int) -> bool:
     return state.last_wait == words and timeout == -1 and bool(queue) and queue.open != 0
 
 
-def note_owed(stream: StreamRecord, tick: int) -> None:
+def note_owed(timeline: Timeline, tick: int) -> None:
     """Notes a submission that the host waits for after the call. Another thread may begin a call before that,
     and look at memory of the host that the submission writes to."""
-    owed = atomic_load(stream.owed)
-    while owed < tick and not atomic_replace(stream.owed, owed, tick):
-        owed = atomic_load(stream.owed)
+    owed = atomic_load(timeline.owed)
+    while owed < tick and not atomic_replace(timeline.owed, owed, tick):
+        owed = atomic_load(timeline.owed)
 
 
 def await_owed(state: State, queue: Queue) -> bool:
     """Whether all is done that other calls have left to the host to wait for."""
-    owed = atomic_load(queue.stream.owed)
-    return owed <= queue.stream.completed or await_stream(state, queue, owed, -1)
+    owed = atomic_load(queue.timeline.owed)
+    return owed <= queue.timeline.completed or await_device(state, queue, owed, -1)
 
 
-def await_stream(state: State, queue: Queue, tick: int, timeout: int) -> bool:
-    """Whether submission ``tick`` is done: waits a moment for the stream, only for a glance if the call must
+def await_device(state: State, queue: Queue, tick: int, timeout: int) -> bool:
+    """Whether submission ``tick`` is done: waits a moment for the device, only for a glance if the call must
     not be held up, and not at all if the program sets a time. The host's other threads go on."""
     if not queue or queue.open == 0:
         return False
-    stream = queue.stream
-    if tick <= stream.completed:
+    timeline = queue.timeline
+    if tick <= timeline.completed:
         return True
     if timeout != -1:
         return False
     if state.prompt != PATIENT:
-        return is_done_at_a_glance(stream, tick)
-    return is_done_in_a_moment(stream, tick) != 0
+        return is_done_at_a_glance(timeline, tick)
+    return is_done_in_a_moment(timeline, tick) != 0
 
 
-def is_done_at_a_glance(stream: StreamRecord, tick: int) -> bool:
-    """Whether a stream has done all up to submission ``tick``, or has within some 20 us."""
-    return is_done_within(stream, tick, _GLANCE)
+def is_done_at_a_glance(timeline: Timeline, tick: int) -> bool:
+    """Whether submission ``tick`` is done, or is within some 20 us."""
+    return is_done_within(timeline, tick, _GLANCE)
 
 
-def is_done_in_a_moment(stream: StreamRecord, tick: int) -> int:
-    """1 when a stream has done all up to submission ``tick``, 0 after some 3 ms, and when it has failed."""
-    return 1 if is_done_within(stream, tick, _MOMENT) else 0
+def is_done_in_a_moment(timeline: Timeline, tick: int) -> bool:
+    """Whether submission ``tick`` is done within some 3 ms; not if the device has failed."""
+    return is_done_within(timeline, tick, MOMENT)
 
 
-def is_done_within(stream: StreamRecord, tick: int, queries: int) -> bool:
-    """Whether one of so many queries finds that a stream has done all up to submission ``tick``."""
-    if tick <= stream.completed:
-        return True
-    if not has_launched_held(stream) or call_int(stream.set_current, stream.context) != 0:
-        return False
-    atomic_add(stream.asking, 1)  # before it looks whether the stream may be asked for
-    status = _NOT_READY
-    while status == _NOT_READY and queries > 0:
-        status = call_int(stream.query, stream.handle)
-        queries -= 1
-    atomic_add(stream.asking, -1)
-    if status != 0:
-        return False
-    stream.completed = greater(stream.completed, tick)
-    return True
+def is_done_within(timeline: Timeline, tick: int, looks: int) -> bool:
+    """Whether one of so many looks finds submission ``tick`` done. It begins without any, too."""
+    return tick <= timeline.completed or call(timeline.is_done, place_of(timeline), tick, looks) != 0
 
 
 def fence_query(state: State, values: int, refs: int, words: int) -> int:

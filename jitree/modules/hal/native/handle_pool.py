@@ -17,7 +17,7 @@ from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
-from jitree.modules.hal.native import FREE, HAND_OVER, IS_DONE, NEW_LIST, SWEEP, TAKE_OVER
+from jitree.modules.hal.native import FREE, NEW_LIST, SWEEP
 from jitree.modules.hal.native.layout import LARGEST_POOLED, PROMISED, STAGED, HandlePoolRecord
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
 from jitree.regs.buffer import VmBuffer
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
     from jitree.hal.local.failure import Failure
-    from jitree.hal.stream_record import SharedStream
-    from jitree.modules.hal.native.programs import ProgramTable
+    from jitree.hal.timeline_record import KnownLists, SharedTimeline
     from jitree.regs.handles import HandleTable
     from jitree.regs.list import VmList
 
@@ -104,26 +103,15 @@ class HandlePool:
         self._local: np.ndarray[Any, Any] | None = None
         self._arenas = ArenaPool(self._words)
         self._device = device
-        self._stream: SharedStream | None = None
+        self._timeline: SharedTimeline | None = None
         self._storage: StoragePool | None = None
-        self._programs: ProgramTable | None = None
+        self._known_lists: KnownLists | None = None
         if device is not None:
             self._storage = StoragePool.of(device, table, self._words)
-            stream = self._stream = device.shared_stream
-            if stream is not None:
-                from jitree.hal.stream_record import StreamCode
-                from jitree.modules.hal.native.programs import ProgramTable
-
-                self._programs = ProgramTable(stream, self._words)
-                number = ctypes.c_int64
-                stream.connect(
-                    StreamCode(
-                        ctypes.CFUNCTYPE(number, number)(code.addresses[TAKE_OVER]),
-                        ctypes.CFUNCTYPE(None, number)(code.addresses[HAND_OVER]),
-                        ctypes.CFUNCTYPE(number, number, number)(code.addresses[IS_DONE]),
-                    ),
-                    self._programs,
-                )
+            timeline = self._timeline = device.shared_timeline
+            if timeline is not None:
+                self._known_lists = timeline.known_lists()
+                self._set("known_lists", self._known_lists.address)
 
     def _set(self, field: str, value: int) -> None:
         self._words[getattr(_HANDLE_POOL, field)] = value
@@ -217,14 +205,14 @@ class HandlePool:
         """All that a copy of so many bytes of the host takes."""
         self.supply()
         self.supply_storage(size, 0)
-        if self._programs is not None and self._device is not None:
-            self._programs.learn_transfers(self._device)
+        if self._known_lists is not None:
+            self._known_lists.learn_transfers()
             self.supply_storage(size, STAGED)
 
     @property
-    def has_stream(self) -> bool:
-        """Whether the pools have the memory of a device with a stream."""
-        return self._stream is not None
+    def has_timeline(self) -> bool:
+        """Whether the pools have the memory of a device that works by itself."""
+        return self._timeline is not None
 
     def serves(self, device: Device) -> bool:
         """Whether the pools have the memory of a device."""
@@ -232,15 +220,15 @@ class HandlePool:
 
     def learn_transfers(self, device: Device) -> None:
         """As :meth:`learn`, for queue operations that are single transfers."""
-        if self._programs is not None and device is self._device:
-            self._programs.learn_transfers(device)
+        if self._known_lists is not None and device is self._device:
+            self._known_lists.learn_transfers()
 
     def learn(self, commands: CommandBuffer) -> None:
-        """From now on fast paths submit lists like this one to the device's stream."""
-        if self._programs is not None:
+        """From now on fast paths submit lists like this one to the device."""
+        if self._known_lists is not None:
             from jitree.hal.command_list import ListCommandBuffer
 
-            self._programs.learn(commands)
+            self._known_lists.learn(commands)
             if isinstance(commands, ListCommandBuffer) and commands.commands.data:
                 self.supply_storage(len(commands.commands.data), STAGED)
 
@@ -276,8 +264,8 @@ class HandlePool:
         """Gives idle memory back to its allocator."""
         self._take_back()
         self._withdraw_lists()
-        if self._programs is not None:
-            self._programs.clear()
+        if self._known_lists is not None:
+            self._known_lists.clear()
         if self._storage is not None:
             self._storage.trim()
 
@@ -286,8 +274,8 @@ class HandlePool:
         table, which from now on owns this object without being owned: both go with the last array, and not
         when circles are looked for."""
         self._take_back()
-        if self._programs is not None:
-            self._programs.clear()
+        if self._known_lists is not None:
+            self._known_lists.clear()
         if self._storage is not None:
             self._storage.close()
         self._table = cast("HandleTable", Borrowed(self._table))
@@ -440,12 +428,12 @@ class HandlePool:
 
     def _make_fence(self, word: int) -> Fence:
         make = fence_class()
-        state, stream = self._table.i64[word + _ENTRY.length], self._stream
-        if stream is None or self._device is None:
+        state, timeline = self._table.i64[word + _ENTRY.length], self._timeline
+        if timeline is None or self._device is None:
             return make(((semaphore_class()(state), 1),))
         if state != PROMISED:
             return make(((self._device.create_semaphore(state), 1),))
-        return make(((stream.promised(self._table.i64[word + _ENTRY.address]), 1),))
+        return make(((timeline.promised(self._table.i64[word + _ENTRY.address]), 1),))
 
     def _make_allocator(self, word: int) -> Allocator:
         device = cast("Device", self._table.object(self._table.i64[word + _ENTRY.parent]))

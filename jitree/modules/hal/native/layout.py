@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from jitree.codegen.record import i32, i64
     from jitree.hal.command_layout import Functions
     from jitree.hal.local.queue_record import Queue
-    from jitree.hal.stream_record import SequencesRecord
     from jitree.regs.layout import Entry
 
 STAGED: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
-"""The type of memory through which bytes of the host come to a stream."""
+"""The type of memory through which bytes of the host come to a device that works by itself."""
 
 MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
 """Ticks, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""
@@ -87,9 +86,10 @@ class HandlePoolRecord(MemoryRecord):
     failed_x: i64
     failed_y: i64
     failed_z: i64
-    programs: i64  # address of the table of programs of ``queue``'s stream, 0 = none
-    sequences: SequencesRecord  # of that table
-    submitted: i64  # number of the last submission to that stream by this table's fast paths
+    known_lists: (
+        i64  # what ``Timeline.submit`` of ``queue`` gets beside a list (KnownLists.address), 0 = none
+    )
+    submitted: i64  # number of the last submission to that timeline by this table's fast paths
     arenas: Recording  # list of memory for command buffers, by their first word
     device_allocated: i64  # bytes of buffers that fast paths allocated so far
     device_freed: i64
@@ -109,8 +109,8 @@ bytes freed, and the peak."""
 
 STORAGE_POOLS: Final = layout_of(HandlePoolRecord)["pools"]
 """Offset of the lists of idle storage, one per size class, by `link`. An idle one has no references. After
-them come those of pinned memory that a stream's device works on: `parent` of such a one is the tick that has
-to be done before the host may write to it."""
+them come those of memory that a device which works by itself sees, and the host: `parent` of such a one is
+the tick that has to be done before the host may write to it."""
 
 MAXIMUM_RANK: Final = 7
 """The highest rank of views that fast paths know. The word after the dimensions is the view's access."""

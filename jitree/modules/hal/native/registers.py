@@ -108,11 +108,11 @@ def is_kind(entry: Entry, kind: int) -> bool:
 
 
 def queue_of(handle_pool: HandlePoolRecord, device: Entry) -> Queue:
-    """The Queue record of a device on which machine code may work, else 0. With a stream, only of the device
+    """The Queue record of a device on which machine code may work, else 0. With a timeline, only of the one
     whose memory the pools have."""
     if not is_kind(device, handle_pool.device):
         return Queue(0)
     record = Queue(device.address)
-    if not record or record.open == 0 or (record.stream and record != handle_pool.queue):
+    if not record or record.open == 0 or (record.timeline and record != handle_pool.queue):
         return Queue(0)
     return record

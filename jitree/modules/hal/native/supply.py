@@ -195,7 +195,7 @@ def _refill_storage(state: Supplied, machine: Machine, site: CallSite) -> bool:
 def _refill_memory(state: Supplied, machine: Machine, site: CallSite) -> bool:
     is_refilled = _refill_locally(state, machine, site)
     handle_pool = state.supplier.handle_pool if state.supplier.is_local else None
-    if handle_pool is None or handle_pool.has_stream:
+    if handle_pool is None or handle_pool.has_timeline:
         return False
     size = machine.i64[register_index(site.arguments[_INLINE_SIZE])]
     return handle_pool.supply_storage(size, _ON_HOST) or is_refilled
@@ -259,7 +259,7 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
         if handle_pool is None or not isinstance(device, Device) or not device.queue_record():
             return function(state, device, queue_affinity, wait, signal, commands, *arguments)
         local = commands[0] if isinstance(commands, list) and commands else commands
-        if device.shared_stream is not None and isinstance(local, ListCommandBuffer):
+        if device.shared_timeline is not None and isinstance(local, ListCommandBuffer):
             result = function(state, device, queue_affinity, wait, signal, commands, *arguments)
             handle_pool.learn(local)
             return result

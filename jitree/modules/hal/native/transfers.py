@@ -1,28 +1,43 @@
-"""Fill, update and copy buffers in a queue: little at once, much as lists."""
+"""Fill, update and copy buffers in a queue: little at once, much as lists.
+
+The host remembers the first bytes of arguments that it has just uploaded to a device that works by itself. A
+program that wants to see such bytes, as a decoder its position, copies them to memory that the host sees, and
+waits. As nothing but uploads has been submitted since, the host can write them there itself.
+"""
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import call, stack, store8, store64
+from jitree.codegen.primitives import call, lesser, stack, store8, store64
+from jitree.codegen.record import atomic_replace, atomic_store, layout_of, place_of, size_of
 from jitree.hal.checks import are_apart, fill_refusal, update_refusal
 from jitree.hal.command_layout import KIND_COPY, KIND_FILL, KIND_UPDATE, Command, List
-from jitree.hal.enums import BufferUsage, MemoryAccess
+from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.local.executor.rows import COMMAND_SIZE
 from jitree.hal.local.queue_record import Queue
+from jitree.hal.timeline_record import (
+    MOST_KNOWN,
+    MOST_KNOWN_BYTES,
+    OWNED_BY_CODE,
+    SUBMITTING,
+    KnownRecord,
+    Timeline,
+)
 from jitree.modules.hal.native.buffers import place_number, range_length
 from jitree.modules.hal.native.commands import allows, repeated
-from jitree.modules.hal.native.entries import State
-from jitree.modules.hal.native.execution import LIST_SIZE, run_transfer
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
+from jitree.modules.hal.native.execution import LIST_SIZE, enters, run_transfer, staged_data
 from jitree.modules.hal.native.fences import can_signal, follows, promise, tick_of
-from jitree.modules.hal.native.known import is_copied
 from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.modules.hal.native.registers import DONE, REFUSED, finish, is_kind, number, queue_of, reference
-from jitree.modules.hal.native.streams import submit_new
-from jitree.regs.layout import ACCESS_READ, KIND_BUFFER
+from jitree.regs.layout import ACCESS_READ, KIND_BUFFER, LINK_POOLED, OWNER_CODE, Entry
 
 _SOURCE = int(BufferUsage.TRANSFER_SOURCE)
 _TARGET = int(BufferUsage.TRANSFER_TARGET)
 _READ = int(MemoryAccess.READ)
 _WRITE = int(MemoryAccess.WRITE)
+_HOST_VISIBLE = int(MemoryType.HOST_VISIBLE)
+_KNOWN_SIZE = size_of(KnownRecord)
+_BYTES = layout_of(KnownRecord)["bytes"]
 MOST_FILLED = 256
 MOST_COPIED = 64 << 10
 """Bytes that are moved right here; more is a command, which the threads of the device share."""
@@ -38,10 +53,10 @@ def ready_queue(state: State, refs: int, words: int) -> Queue:
 
 
 def end(state: State, refs: int, words: int, queue: Queue, length: int) -> int:
-    """The operation has run, or has entered the queue's stream; one without bytes keeps order only."""
+    """The operation has run, or has entered the queue's timeline; one without bytes keeps order only."""
     handle_pool = state.handle_pool
     tick = tick_of(handle_pool, reference(refs, words, 2))
-    if queue.stream and length != 0:
+    if queue.timeline and length != 0:
         tick = handle_pool.submitted
     promise(reference(refs, words, 3), tick)
     return finish(state, refs, words)
@@ -107,7 +122,7 @@ def queue_update(state: State, values: int, refs: int, words: int) -> int:
 def upload(
     state: State, handle_pool: HandlePoolRecord, queue: Queue, target: int, source: int, length: int
 ) -> int:
-    """Writes bytes of the host, at most MAXIMUM_UPDATE, to memory that a stream's device works on."""
+    """Writes bytes of the host, at most MAXIMUM_UPDATE, to memory of a device that works by itself."""
     row = Command(stack(COMMAND_SIZE))
     write_update(row, length)
     return run_command(state, handle_pool, queue, row, length, target, 0, source)
@@ -116,12 +131,27 @@ def upload(
 def upload_new(
     state: State, handle_pool: HandlePoolRecord, queue: Queue, target: int, source: int, length: int
 ) -> int:
-    """As :func:`upload`, to memory of a stream's device alone that nothing else has been told of."""
+    """As :func:`upload`, to memory of the device alone that nothing else has been told of."""
     row = Command(stack(COMMAND_SIZE))
     write_update(row, length)
     table = List(stack(LIST_SIZE))
     write_list(table, row, stack(32), length, target, 0, source)
-    return submit_new(state, handle_pool, queue.stream, table)
+    timeline = queue.timeline
+    staged = staged_data(state, handle_pool, source, length)
+    if not staged:
+        return REFUSED
+    result = REFUSED
+    if atomic_replace(timeline.owner, OWNED_BY_CODE, SUBMITTING):
+        data = staged.address
+        if call(timeline.stage, place_of(timeline), target, data, length) != 0 or enters(
+            handle_pool, timeline, table, table.addresses, table.lengths, data
+        ):
+            handle_pool.submitted = timeline.tick
+            remember(handle_pool, timeline, target, data, length)
+            result = DONE
+        atomic_store(timeline.owner, OWNED_BY_CODE)
+    release(handle_pool, staged, place_of(state) + STATE_RELEASED)
+    return result
 
 
 def write_update(row: Command, length: int) -> None:
@@ -208,3 +238,68 @@ def write_list(
     table.lengths = ranges + 16
     table.accesses = 0  # kernels alone look at them
     table.data = data
+
+
+# -- bytes that the host knows ------------------------------------------------------------------------
+
+
+def remember(handle_pool: HandlePoolRecord, timeline: Timeline, address: int, data: int, length: int) -> None:
+    """The last submission has written bytes to memory of the device alone, which nothing had before. Machine
+    code is just submitting."""
+    known = record_of(timeline, timeline.known_count)
+    timeline.known_count += 1
+    known.address = address
+    known.length = length
+    memmove = handle_pool.functions.memmove
+    call(memmove, place_of(known) + _BYTES, data, lesser(length, MOST_KNOWN_BYTES))
+
+
+def record_of(timeline: Timeline, number: int) -> KnownRecord:
+    return KnownRecord(timeline.known + _KNOWN_SIZE * (number & (MOST_KNOWN - 1)))
+
+
+def known_bytes(timeline: Timeline, address: int, length: int) -> int:
+    """Where the host has the bytes of a range of the device; 0 = it does not know them."""
+    count = timeline.known_count
+    for index in range(lesser(count, MOST_KNOWN)):
+        known = record_of(timeline, count - 1 - index)
+        if address < known.address + known.length and known.address < address + length:
+            offset = address - known.address
+            is_whole = offset >= 0 and offset + length <= lesser(known.length, MOST_KNOWN_BYTES)
+            return place_of(known) + _BYTES + offset if is_whole else 0
+    return 0
+
+
+def is_copied(
+    handle_pool: HandlePoolRecord,
+    queue: Queue,
+    source: Entry,
+    first: int,
+    target: Entry,
+    second: int,
+    length: int,
+) -> bool:
+    """Whether the host has made a copy itself, to memory that it sees and that nothing else uses: all that
+    could is done, and uploads write to the device's own."""
+    timeline = queue.timeline
+    if not timeline or timeline.known_count == 0 or timeline.exposed or length > MOST_KNOWN_BYTES:
+        return False
+    if not is_own(source) or not is_own(target):
+        return False
+    if source.access & _HOST_VISIBLE != 0 or target.access & _HOST_VISIBLE == 0:
+        return False
+    if not atomic_replace(timeline.owner, OWNED_BY_CODE, SUBMITTING):
+        return False
+    found = 0
+    if timeline.completed >= timeline.worked:
+        found = known_bytes(timeline, first, length)
+    if found != 0:
+        memmove = handle_pool.functions.memmove
+        call(memmove, second, found, length)
+    atomic_store(timeline.owner, OWNED_BY_CODE)
+    return found != 0
+
+
+def is_own(buffer: Entry) -> bool:
+    """Whether a buffer or view lies in memory of the pools, of which Python has no object."""
+    return buffer.owner == OWNER_CODE and buffer.link == Entry(LINK_POOLED)

@@ -1,4 +1,4 @@
-"""Keep the table of command lists that machine code submits to a stream."""
+"""Keeps the table of command lists that machine code submits to a stream."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.record import size_of, words_of
+from jitree.cuda.command_buffer import CudaCommandBuffer
+from jitree.cuda.graph import join_graphs
+from jitree.cuda.held import sequence_hash
+from jitree.cuda.launches import mixed
+from jitree.cuda.stream_record import BUCKETS, MOST_HELD, MOST_WANTED, ProgramTableRecord
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_DISPATCH
-from jitree.hal.command_list import ListCommandBuffer
 from jitree.hal.enums import MemoryType
-from jitree.hal.stream_record import BUCKETS, MOST_HELD, MOST_WANTED, SequencesRecord, StreamGraphs
-from jitree.modules.hal.native.held import sequence_hash
-from jitree.modules.hal.native.launches import mixed
-from jitree.modules.hal.native.layout import HandlePoolRecord
 
 if TYPE_CHECKING:
+    from jitree.cuda.graph import StreamGraphs
+    from jitree.cuda.stream import Stream
     from jitree.hal.command_buffer import CommandBuffer, Reference
-    from jitree.hal.device import Device
-    from jitree.hal.stream_record import SharedStream
-
-_HANDLE_POOL: Final = words_of(HandlePoolRecord)
 
 _MOST: Final = 256
 """Programs; with one more all are forgotten."""
 _MOST_SEQUENCES: Final = 64
 """Sequences of lists with a graph. Once there are so many, others are launched list by list."""
-_SEQUENCES: Final = words_of(SequencesRecord)
+_TABLE: Final = words_of(ProgramTableRecord)
 _WANTED_WORDS: Final = 1 + MOST_HELD
 _DEVICE_LOCAL: Final = int(MemoryType.DEVICE_LOCAL)
 _PATTERN: Final = 4
@@ -48,10 +46,10 @@ _TRANSFERS: Final = (_fill, _copy, _update)
 
 
 class ProgramTable:
-    """Programs of one handle pool. They keep the executables that they launch."""
+    """Programs of one handle table: :class:`~jitree.hal.timeline_record.KnownLists`. They keep the
+    executables that they launch."""
 
-    def __init__(self, stream: SharedStream, words: array[int]) -> None:
-        """``words``: of the HandlePoolRecord record."""
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._buckets = array("q", bytes(8 * BUCKETS))
         self._programs: dict[bytes, tuple[array[int], array[int], StreamGraphs] | None] = {}
@@ -61,25 +59,25 @@ class ProgramTable:
         self._sequence_buckets = array("q", bytes(8 * BUCKETS))
         self._missed = array("q", bytes(8 * BUCKETS))
         self._wanted = array("q", bytes(8 * MOST_WANTED * _WANTED_WORDS))
-        self._record = array("q", bytes(size_of(SequencesRecord)))
-        for name, part in (
-            ("buckets", self._sequence_buckets), ("missed", self._missed), ("wanted", self._wanted)
-        ):  # fmt: skip
-            self._record[getattr(_SEQUENCES, name)] = part.buffer_info()[0]
+        self._record = array("q", bytes(size_of(ProgramTableRecord)))
+        self._record[_TABLE.buckets] = self._sequence_buckets.buffer_info()[0]
+        self._record[_TABLE.programs] = self._buckets.buffer_info()[0]
+        self._record[_TABLE.missed] = self._missed.buffer_info()[0]
+        self._record[_TABLE.wanted] = self._wanted.buffer_info()[0]
+        self.address: int = self._record.buffer_info()[0]
         self._knows_transfers = False
-        words[_HANDLE_POOL.programs] = self._buckets.buffer_info()[0]
-        words[_HANDLE_POOL.sequences] = self._record.buffer_info()[0]
+        with stream.lock:
+            stream.share.connect(self)
 
     def learn(self, commands: CommandBuffer) -> None:
-        """Fast paths find lists of this shape from now on, if that is possible."""
-        if not isinstance(commands, ListCommandBuffer):
-            return
+        """See :meth:`~jitree.hal.timeline_record.KnownLists.learn`."""
         with self._stream.lock:
-            self._learn(commands)
-            if self._record[_SEQUENCES.wanted_count]:
-                self._learn_sequences()
+            if isinstance(commands, CudaCommandBuffer) and self._stream.share.connect(self):
+                self._learn(commands)
+                if self._record[_TABLE.wanted_count]:
+                    self._learn_sequences()
 
-    def _learn(self, commands: ListCommandBuffer) -> None:
+    def _learn(self, commands: CudaCommandBuffer) -> None:
         shapes, hash_ = _shapes(commands)
         key = shapes.tobytes()
         if key in self._programs:
@@ -97,47 +95,51 @@ class ProgramTable:
 
     def _learn_sequences(self) -> None:
         """Makes the graphs that machine code wants. The stream is Python's, or those lists wait for it."""
-        self._stream.take()
+        self._stream.share.take()
         known = {entry[0].buffer_info()[0]: entry for entry in self._programs.values() if entry is not None}
-        for number in range(self._record[_SEQUENCES.wanted_count]):
+        for number in range(self._record[_TABLE.wanted_count]):
             first = number * _WANTED_WORDS
             members = self._wanted[first + 1 : first + 1 + self._wanted[first]]
             key = members.tobytes()
             if key in self._sequences or len(self._sequences) >= _MOST_SEQUENCES:
                 continue
             lists = [known[member][2] for member in members]
-            graphs = lists[0].join(self._stream, lists)
+            graphs = join_graphs(self._stream, lists)
             hash_ = sequence_hash(members.buffer_info()[0], len(members))
             bucket = hash_ & BUCKETS - 1
             record = _record(self._sequence_buckets[bucket], hash_, len(members), members, graphs)
             self._sequences[key] = record, members, graphs
             self._sequence_buckets[bucket] = record.buffer_info()[0]
-        self._record[_SEQUENCES.wanted_count] = 0
+        self._record[_TABLE.wanted_count] = 0
         if len(self._sequences) >= _MOST_SEQUENCES:
-            self._record[_SEQUENCES.missed] = 0
+            self._record[_TABLE.missed] = 0
 
-    def learn_transfers(self, device: Device) -> None:
-        """Lists of one fill, copy or update. They are only made, so that there are graphs."""
-        if self._knows_transfers:
-            return
-        self._knows_transfers = True
-        memory = [device.device_allocator.allocate(_DEVICE_LOCAL, 0, _PATTERN) for _ in range(2)]
+    def learn_transfers(self) -> None:
+        """See :meth:`~jitree.hal.timeline_record.KnownLists.learn_transfers`. Lists are only made, so that
+        there are graphs."""
+        with self._stream.lock:
+            if self._knows_transfers or not self._stream.share.connect(self):
+                return
+            self._knows_transfers = True
+        memory = [self._stream.allocate(_DEVICE_LOCAL, 0, _PATTERN) for _ in range(2)]
         for record in _TRANSFERS:
-            commands = device.create_command_buffer(CommandBufferMode.ONE_SHOT, CommandCategory.TRANSFER)
+            commands = CudaCommandBuffer(
+                self._stream, CommandBufferMode.ONE_SHOT, CommandCategory.TRANSFER, -1, 0
+            )
             record(commands, *[(0, buffer, 0, _PATTERN) for buffer in memory])
             commands.finalize()
             self.learn(commands)
 
     def clear(self) -> None:
-        """See :meth:`~jitree.hal.stream_record.Programs.clear`."""
+        """See :meth:`~jitree.hal.timeline_record.KnownLists.clear`."""
         with self._stream.lock:
             if self._programs:
-                self._stream.take()
+                self._stream.share.take()
                 self._buckets[:] = array("q", bytes(8 * BUCKETS))
                 self._sequence_buckets[:] = array("q", bytes(8 * BUCKETS))
                 self._missed[:] = array("q", bytes(8 * BUCKETS))
-                self._record[_SEQUENCES.missed] = self._missed.buffer_info()[0]
-                self._record[_SEQUENCES.wanted_count] = 0
+                self._record[_TABLE.missed] = self._missed.buffer_info()[0]
+                self._record[_TABLE.wanted_count] = 0
                 kept = self._programs, self._sequences
                 self._programs, self._sequences = {}, {}
                 self._knows_transfers = False
@@ -152,7 +154,7 @@ def _record(following: int, hash_: int, count: int, shapes: array[int], graphs: 
     ))  # fmt: skip
 
 
-def _shapes(commands: ListCommandBuffer) -> tuple[array[int], int]:
+def _shapes(commands: CudaCommandBuffer) -> tuple[array[int], int]:
     """Shape records, and their hash as machine code computes it."""
     rows = commands.commands
     shapes, found = array("q"), rows.row_count

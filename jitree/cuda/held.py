@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import lesser, load64, store64
 from jitree.codegen.record import atomic_replace, atomic_store, place_of
-from jitree.hal.stream_record import (
+from jitree.cuda.launches import is_empty, launch, mixed
+from jitree.cuda.stream_record import (
     BUCKETS,
     MOST_HELD,
     MOST_HELD_WORDS,
     MOST_WANTED,
-    OWNED_BY_CODE,
-    SUBMITTING,
     ProgramRecord,
-    SequencesRecord,
+    ProgramTableRecord,
     StreamRecord,
 )
-from jitree.modules.hal.native.launches import is_empty, launch, mixed
+from jitree.hal.timeline_record import OWNED_BY_CODE, SUBMITTING
 
 _FEWEST_LAUNCHES = 16
 """The first graph after a wait: the device has little to do until it comes."""
@@ -52,7 +51,7 @@ def can_wait(stream: StreamRecord, program: ProgramRecord) -> bool:
     return True
 
 
-def is_room_for(stream: StreamRecord, sequences: SequencesRecord, program: ProgramRecord) -> bool:
+def is_room_for(stream: StreamRecord, sequences: ProgramTableRecord, program: ProgramRecord) -> bool:
     """Whether a list can be held back with those that are."""
     if stream.held == 0:
         return True
@@ -68,7 +67,7 @@ def are_launches(program: ProgramRecord, words: int) -> bool:
     return True
 
 
-def hold(stream: StreamRecord, sequences: SequencesRecord, program: ProgramRecord) -> None:
+def hold(stream: StreamRecord, sequences: ProgramTableRecord, program: ProgramRecord) -> None:
     """Holds a list back whose words follow those that are held. Machine code is just submitting it."""
     store64(stream.held_programs + 8 * stream.held, place_of(program))
     stream.held += 1
@@ -140,7 +139,7 @@ def sequence_hash(programs: int, count: int) -> int:
     return found
 
 
-def find_sequence(sequences: SequencesRecord, programs: int, count: int, wanted: int) -> ProgramRecord:
+def find_sequence(sequences: ProgramTableRecord, programs: int, count: int, wanted: int) -> ProgramRecord:
     """What launches so many lists as one, 0 if there is nothing."""
     sequence = ProgramRecord(load64(sequences.buckets + 8 * (wanted & (BUCKETS - 1))))
     while sequence:
@@ -155,7 +154,7 @@ def find_sequence(sequences: SequencesRecord, programs: int, count: int, wanted:
     return ProgramRecord(0)
 
 
-def note_missed(sequences: SequencesRecord, programs: int, count: int, found: int) -> None:
+def note_missed(sequences: ProgramTableRecord, programs: int, count: int, found: int) -> None:
     """There is no such sequence. Python is to make it if it comes for the second time."""
     if sequences.missed == 0:
         return
@@ -174,7 +173,7 @@ def note_missed(sequences: SequencesRecord, programs: int, count: int, found: in
     store64(place, 0)
 
 
-def asks_python(stream: StreamRecord, sequences: SequencesRecord) -> bool:
+def asks_python(stream: StreamRecord, sequences: ProgramTableRecord) -> bool:
     """Whether Python is to submit a list, and to make sequences before the next one."""
     count = sequences.wanted_count
     return count != 0 and (is_idle(stream) or count == MOST_WANTED)

@@ -1,4 +1,4 @@
-"""Submit command lists to a device's stream, as graphs of the table of programs.
+"""Put command lists into a stream, as graphs of the table of programs: what a Timeline names.
 
 A list is found by the shapes of its rows, and held back for a while if the device has enough to do
 (``held.py``).
@@ -6,8 +6,9 @@ A list is found by the shapes of its rows, and held back for a while if the devi
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from jitree.codegen.primitives import (
-    call,
     call_int,
     greater,
     lesser,
@@ -17,153 +18,112 @@ from jitree.codegen.primitives import (
     stack,
     store64,
 )
-from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, place_of, size_of
+from jitree.codegen.record import (
+    atomic_add,
+    atomic_load,
+    atomic_replace,
+    atomic_store,
+    place_of,
+    size_of,
+)
+from jitree.cuda.held import (
+    are_launches,
+    asks_python,
+    can_wait,
+    has_launched_held,
+    hold,
+    is_room_for,
+    launch_held,
+    words_of,
+)
+from jitree.cuda.launches import launch, launch_singly, mixed
+from jitree.cuda.stream_record import (
+    BUCKETS,
+    MOST_NEIGHBOURS,
+    ProgramRecord,
+    ProgramTableRecord,
+    Shape,
+    StreamRecord,
+)
 from jitree.hal.command_layout import (
-    KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH,
+    KIND_DISPATCH_INDIRECT,
     KIND_FILL,
     KIND_UPDATE,
     Command,
     List,
 )
 from jitree.hal.local.executor.rows import next_row
-from jitree.hal.stream_record import (
-    BUCKETS,
-    LEGACY_STREAM,
-    OWNED_BY_CODE,
-    OWNED_BY_PYTHON,
-    SUBMITTING,
-    ProgramRecord,
-    Shape,
-    StreamRecord,
-)
-from jitree.modules.hal.native.buffers import take_storage
-from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
-from jitree.modules.hal.native.held import (
-    are_launches,
-    asks_python,
-    can_wait,
-    hold,
-    is_room_for,
-    launch_held,
-    words_of,
-)
-from jitree.modules.hal.native.known import forget, remember
-from jitree.modules.hal.native.launches import launch, launch_singly, mixed
-from jitree.modules.hal.native.layout import POOL_COUNT, HandlePoolRecord
-from jitree.modules.hal.native.registers import DONE, REFUSED
-from jitree.regs.layout import Entry
+from jitree.hal.timeline_record import DEFAULT_ORDER, OWNED_BY_CODE, OWNED_BY_PYTHON, SUBMITTING
+
+if TYPE_CHECKING:
+    from jitree.codegen.image.generated import Generated
 
 SHAPE_SIZE = size_of(Shape)
 _MASK = 0xFFFFFFFF
+_NOT_READY = 600
+"""CUDA_ERROR_NOT_READY of cuda.h."""
 
 
 def submit(
-    state: State,
-    handle_pool: HandlePoolRecord,
-    stream: StreamRecord,
-    table: List,
-    addresses: int,
-    lengths: int,
+    stream: StreamRecord, programs: ProgramTableRecord, table: List, addresses: int, lengths: int, data: int
 ) -> int:
-    """Submits a list with the ranges given. REFUSED when its shape is unknown, or Python owns the stream."""
-    size = update_size(table)
-    staged = Entry(0)
-    if size != 0:
-        staged = stage(state, handle_pool, table.data, size)
-        if not staged:
-            return REFUSED
-    result = REFUSED
-    if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
-        data = staged.address if staged else 0
-        if enters(handle_pool, stream, table, addresses, lengths, data):
-            forget(stream)
-            result = DONE
-        atomic_store(stream.owner, OWNED_BY_CODE)
-    release(handle_pool, staged, place_of(state) + STATE_RELEASED)
-    return result
-
-
-def submit_new(state: State, handle_pool: HandlePoolRecord, stream: StreamRecord, table: List) -> int:
-    """As :func:`submit`, of an update of memory of the device alone that nothing else has been told of."""
-    length = load64(table.lengths)
-    staged = stage(state, handle_pool, table.data, length)
-    if not staged:
-        return REFUSED
-    result = REFUSED
-    if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
-        if is_sent(handle_pool, stream, load64(table.addresses), staged.address, length) or enters(
-            handle_pool, stream, table, table.addresses, table.lengths, staged.address
-        ):
-            remember(handle_pool, stream, load64(table.addresses), staged.address, length)
-            result = DONE
-        atomic_store(stream.owner, OWNED_BY_CODE)
-    release(handle_pool, staged, place_of(state) + STATE_RELEASED)
-    return result
-
-
-def stage(state: State, handle_pool: HandlePoolRecord, data: int, size: int) -> Entry:
-    """Pinned memory with bytes of the host, 0 without such memory."""
-    staged = take_storage(state, handle_pool, size, 1, POOL_COUNT)
-    if staged:
-        memmove = handle_pool.functions.memmove
-        call(memmove, staged.address, data, size)
-    return staged
-
-
-def enters(
-    handle_pool: HandlePoolRecord, stream: StreamRecord, table: List, addresses: int, lengths: int, data: int
-) -> bool:
-    """Whether a list has entered the stream, or is held back, and is counted. Machine code is just submitting
-    it; ``data`` is where the device finds the bytes of updates."""
-    program = find(handle_pool, table)  # while the stream is Python's programs may go
-    sequences = handle_pool.sequences
-    if not program or asks_python(stream, sequences):
-        return False
-    if not is_room_for(stream, sequences, program):
+    """As ``Timeline.submit``: the list has entered the stream, or is held back."""
+    program = find(programs, table)  # while the stream is Python's programs may go
+    if not program or asks_python(stream, programs):
+        return 0
+    if not is_room_for(stream, programs, program):
         launch_held(stream)
     if stream.failed != 0:
-        return False
+        return 0
     is_held = can_wait(stream, program)
     words = stream.words + 8 * stream.held_words if is_held else stack(8 * words_of(program))
     fill_words(stream, table, addresses, lengths, data, words)
     if not are_launches(program, words):
         launch_held(stream)
         if stream.launch_kernel == 0 or not launch_singly(stream, program, words):
-            return False
+            return 0
         is_held = False
     elif is_held:
-        hold(stream, sequences, program)
+        hold(stream, programs, program)
     elif not launch(stream, program, words):
-        return False
-    count_submission(handle_pool, stream)
-    stream.program = program
-    stream.launched = stream.tick
+        return 0
+    stream.tick += 1
     if is_held and stream.held_launches >= stream.held_limit:
         launch_held(stream)
-    return True
+    return 1
 
 
-def is_sent(
-    handle_pool: HandlePoolRecord, stream: StreamRecord, target: int, source: int, length: int
-) -> bool:
-    """Whether pinned memory is on its way to a device that has nothing else to do, by the driver's copy. That
-    takes a third of a launch; after a kernel it would begin later. Machine code is just submitting it."""
+def stage(stream: StreamRecord, target: int, source: int, length: int) -> int:
+    """As ``Timeline.stage``, by the driver's copy, if the device has nothing else to do. That takes a third
+    of a launch; after a kernel it would begin later."""
     if stream.completed < stream.worked or stream.held != 0:
-        return False
+        return 0
     if call_int(stream.set_current, stream.context) != 0:
-        return False
+        return 0
     if call_int(stream.copy_to_device, target, source, length, stream.handle) != 0:
-        return False
-    count_submission(handle_pool, stream)
-    return True
-
-
-def count_submission(handle_pool: HandlePoolRecord, stream: StreamRecord) -> None:
-    """Something has entered the stream. Machine code is just submitting it."""
+        return 0
     stream.tick += 1
-    handle_pool.submitted = stream.tick
+    return 1
+
+
+def is_done(stream: StreamRecord, tick: int, looks: int) -> int:
+    """As ``Timeline.is_done``. Fails where the stream has."""
+    if tick <= stream.completed:
+        return 1
+    if not has_launched_held(stream) or looks == 0 or call_int(stream.set_current, stream.context) != 0:
+        return 0
+    atomic_add(stream.asking, 1)  # before it looks whether the stream may be asked for
+    status = _NOT_READY
+    while status == _NOT_READY and looks > 0:
+        status = call_int(stream.query, stream.handle)
+        looks -= 1
+    atomic_add(stream.asking, -1)
+    if status != 0:
+        return 0
+    stream.completed = greater(stream.completed, tick)
+    return 1
 
 
 def take_over(stream: StreamRecord) -> int:
@@ -181,39 +141,55 @@ def hand_over(stream: StreamRecord) -> None:
     atomic_replace(stream.owner, OWNED_BY_PYTHON, OWNED_BY_CODE)
 
 
-def order_after(stream: StreamRecord, producer: int) -> bool:
-    """Whether what is submitted from now on comes after what a stream of another library has by now. The
-    driver sees to that for the legacy default stream. Of others that is done nearly always, and to ask costs
-    less than an event."""
-    if producer == LEGACY_STREAM:
-        return True
+# -- streams of others ---------------------------------------------------------------------------------
+
+
+def follow(stream: StreamRecord, producer: int) -> int:
+    """As ``Timeline.follow``. The driver sees to that for the legacy default stream. Of others that is done
+    nearly always, and to ask costs less than an event."""
+    if producer == DEFAULT_ORDER:
+        return 1
     if call_int(stream.set_current, stream.context) != 0:
-        return False
+        return 0
     if call_int(stream.query, producer) == 0:
-        return True
+        return 1
     if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
-        return False
+        return 0
     launch_held(stream)
     is_ordered = waits(stream, stream.handle, producer)
     atomic_store(stream.owner, OWNED_BY_CODE)
-    return is_ordered
+    return 1 if is_ordered else 0
 
 
-def order_before(stream: StreamRecord, consumer: int) -> bool:
-    """Whether what a stream of another library is given from now on comes after what this one has by now. It
-    may write to what the host knew of."""
+def join(stream: StreamRecord, place: int) -> int:
+    """As ``Timeline.join``: the other stream is of the same GPU, and holds nothing back."""
+    if place >= MOST_NEIGHBOURS:
+        return 0
+    entry = stream.neighbours + 8 * place
+    there = StreamRecord(load64(entry))
+    if not there or there.ordinal != stream.ordinal or there.held != 0:
+        return 0
+    atomic_add(there.asking, 1)  # before it looks whether the stream is still there
+    is_there = load64(entry) == place_of(there)
+    follows = is_there and (there.completed >= there.tick or follow(stream, there.handle) != 0)
+    atomic_add(there.asking, -1)
+    return 1 if follows else 0
+
+
+def precede(stream: StreamRecord, consumer: int) -> int:
+    """As ``Timeline.precede``. The other library may write to what the host knew of."""
     if stream.completed >= stream.tick and stream.known_count == 0:
-        return True
+        return 1
     if call_int(stream.set_current, stream.context) != 0:
-        return False
+        return 0
     if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
-        return False
+        return 0
     stream.known_count = 0
     launch_held(stream)
-    is_done = stream.completed >= stream.tick or consumer == LEGACY_STREAM
-    is_ordered = stream.failed == 0 and (is_done or waits(stream, consumer, stream.handle))
+    has_ended = stream.completed >= stream.tick or consumer == DEFAULT_ORDER
+    is_ordered = stream.failed == 0 and (has_ended or waits(stream, consumer, stream.handle))
     atomic_store(stream.owner, OWNED_BY_CODE)
-    return is_ordered
+    return 1 if is_ordered else 0
 
 
 def waits(stream: StreamRecord, later: int, earlier: int) -> bool:
@@ -221,6 +197,19 @@ def waits(stream: StreamRecord, later: int, earlier: int) -> bool:
     if call_int(stream.record_event, stream.event, earlier) != 0:
         return False
     return call_int(stream.wait_for_event, later, stream.event, 0) == 0
+
+
+HOOKS: Final = (submit, stage, is_done, follow, join, precede)
+"""What a Timeline names."""
+
+
+def generate() -> Generated:
+    """The LLVM IR, in the builder process."""
+    from jitree.codegen import functions
+    from jitree.codegen.image.generated import one_unit
+
+    entries = (*HOOKS, take_over, hand_over, fill_words)
+    return one_unit(functions.texts(entries), [entry.__name__ for entry in entries])
 
 
 # -- finding -------------------------------------------------------------------------------------------
@@ -248,12 +237,12 @@ def shape_hash(table: List) -> int:
     return found
 
 
-def find(handle_pool: HandlePoolRecord, table: List) -> ProgramRecord:
+def find(programs: ProgramTableRecord, table: List) -> ProgramRecord:
     """The program of a list, 0 if there is none."""
-    if handle_pool.programs == 0:
+    if not programs:
         return ProgramRecord(0)
     wanted = shape_hash(table)
-    program = ProgramRecord(load64(handle_pool.programs + 8 * (wanted & (BUCKETS - 1))))
+    program = ProgramRecord(load64(programs.programs + 8 * (wanted & (BUCKETS - 1))))
     while program:
         if program.hash == wanted and program.row_count == table.row_count and has_shape(program, table):
             return program
@@ -275,26 +264,16 @@ def has_shape(program: ProgramRecord, table: List) -> bool:
 # -- the words of a submission -------------------------------------------------------------------------
 
 
-def update_size(table: List) -> int:
-    """Bytes of a list's updates."""
-    size = 0
-    row = table.rows
-    for _ in range(table.row_count):
-        if row.kind == KIND_UPDATE:
-            size = greater(size, row.data + row.data_length)
-        row = next_row(row)
-    return size
-
-
 def fill_words(
     stream: StreamRecord, table: List, addresses: int, lengths: int, data: int, words: int
 ) -> None:
-    """``data`` is where the device finds the bytes of updates."""
+    """Writes parameters and grid of each launch of a list, in order. ``data`` is where the device finds the
+    bytes of updates."""
     row = table.rows
     for _ in range(table.row_count):
-        if row.kind == KIND_DISPATCH:
+        if row.kind == KIND_DISPATCH or row.kind == KIND_DISPATCH_INDIRECT:
             words = dispatch_words(table, row, addresses, words)
-        elif row.kind != KIND_BARRIER:
+        elif row.kind == KIND_FILL or row.kind == KIND_COPY or row.kind == KIND_UPDATE:
             words = transfer_words(stream, row, addresses, lengths, data, words)
         row = next_row(row)
 

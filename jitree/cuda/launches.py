@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from jitree.codegen.primitives import call_int, lesser, load64, quotient, store32, store64
 from jitree.codegen.record import layout_of, place_of, size_of
-from jitree.hal.stream_record import (
+from jitree.cuda.stream_record import (
     ChainRecord,
     InstanceRecord,
     KernelNode,
@@ -22,8 +22,8 @@ CHAIN_SIZE = size_of(ChainRecord)
 LAUNCH_SIZE = size_of(LaunchRecord)
 INSTANCE_SIZE = size_of(InstanceRecord)
 NODE_SIZE = size_of(KernelNode)
-_NODE_GRID = layout_of(KernelNode)["x"]
-_GRID = layout_of(LaunchRecord)["x"]
+_NODE_GRID = layout_of(KernelNode)["grid"]
+_GRID = layout_of(LaunchRecord)["grid"]
 _MASK = 0xFFFFFFFF
 _PRIME = 0x01000193
 _FEW_PART = 4
