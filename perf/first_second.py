@@ -16,7 +16,8 @@ thread's processor, all there is of a call on local-sync: for busy machines. Nee
 
 compares tiers instead, without iree.runtime: seconds from the import of numpy to the first result and to full
 speed (1.5 times the shortest call of any tier) of a new process with an empty cache, the last call, and the
-first result of the next process. With `--trained`, of the models of `trained.py`, which the folder keeps.
+first result and the second call of the next process; the first result over `fast`'s, which interprets, and
+full speed over `native`'s. With `--trained`, of digits and the models of `trained.py`, kept in the folder.
 """
 
 from __future__ import annotations

@@ -22,9 +22,8 @@ from statistics import median
 
 import numpy as np
 from cases import Case
-from ways import trained
+from ways import digits, trained
 
-DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.vmvx.vmfb"
 LEVELS = "x86-64-v3,x86-64-v4" if os.uname().machine == "x86_64" else os.uname().machine
 OWN = """
 import jitree
@@ -57,7 +56,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
     if options.trained:
         yield from trained(options.trained, options.only)
     else:
-        yield Case("digits", DIGITS, "", (np.zeros((8, 8), np.float32),))
+        yield digits()
 
 
 def measured(program: str, *words: str, cache: str) -> Start:

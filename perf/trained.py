@@ -3,12 +3,12 @@ and iree.runtime on a file that is compiled for this processor.
 
     python perf/trained.py [--threads 1] [--seconds 2] [--only REGEX] [--folder DIRECTORY] [--dispatches 5]
 
-The models come with packages of the index (magika, rapidocr-onnxruntime, ddddocr); those that are not
-installed are left out. Each is compiled once and kept in the folder. A figure is the median time of the other
-runtime over that of jitree for numpy arrays in and out, all measured alternately in one run (above 1: jitree
-is faster); `error` is the largest difference from onnxruntime's result over the largest value of that.
-`--dispatches` lists those with the most time. Needs the extra `compile` with `iree-base-compiler[onnx]`,
-onnxruntime, and the packages.
+The models come with packages of the index (magika, rapidocr-onnxruntime, ddddocr, nudenet); those that are
+not installed are left out. Each is compiled once and kept in the folder. A figure is the median time of the
+other runtime over that of jitree for numpy arrays in and out, all measured alternately in one run (above 1:
+jitree is faster); `error` is the largest difference from onnxruntime's result over the largest value of
+that. `--dispatches` lists those with the most time. Needs the extra `compile` with
+`iree-base-compiler[onnx]`, onnxruntime, and the packages.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ MODELS = {
     "PP-OCR rec": Model("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx", (1, 3, 48, 160)),
     "PP-OCR det": Model("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx", (1, 3, 160, 160)),
     "ddddocr": Model("ddddocr", "common.onnx", (1, 1, 64, 128)),
+    "nudenet": Model("nudenet", "320n.onnx", (1, 3, 320, 320)),
 }
 
 

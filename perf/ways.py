@@ -1,8 +1,13 @@
-"""The way from nothing to full speed, by tier: what `first_second.py --ways` prints."""
+"""The way from nothing to full speed, by tier: what `first_second.py --ways` prints.
+
+Where the native tier is among them, full speed is given in units of its time as well, and where the fast tier
+is, which interprets, so is the first result.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,19 +32,21 @@ loaded = session.load(module)
 function = loaded[function or next(name for name in loaded.names if "$async" not in name)]
 arguments = [value for _, value in sorted(np.load(arguments).items())]
 ends = []
-while not ends or ends[-1] < float(seconds):
+while len(ends) < 1 + (tier != "fast") or ends[-1] < float(seconds) * (tier != "fast"):
     results = function(*arguments)
     for result in results if isinstance(results, tuple) else (results,):
         np.asarray(result)
     ends.append(time.perf_counter() - begun)
 print(*ends)
 """
-"""Prints when each call had ended, in seconds from the import of numpy on."""
+"""Prints when each call had ended, in seconds from the import of numpy on; of the fast tier the first one."""
 _FULL = 1.5
 """Calls have full speed from the first one that takes no more than so many times the shortest."""
 
-_WARM_SECONDS = 2.0
+_WARM_SECONDS = 0.5
 """For which the next process makes calls."""
+
+DIGITS = Path(__file__).parent.parent / "examples" / "digits" / "digits.vmvx.vmfb"
 
 
 class Way(NamedTuple):
@@ -61,10 +68,16 @@ def way_of(ends: list[float], best: float) -> Way:
     return Way(ends[0], times[-1], full)
 
 
+def digits() -> Case:
+    return Case("digits", DIGITS, "", (np.zeros((8, 8), np.float32),))
+
+
 def trained(folder: Path, only: str) -> Iterator[Case]:
-    """Those of perf/trained.py, compiled for VMVX."""
+    """The model of the digits example, and those of perf/trained.py, compiled for VMVX."""
     from trained import TARGETS, argument, available, compiled
 
+    if re.search(only, "digits"):
+        yield digits()
     folder.mkdir(exist_ok=True)
     for name, source, shape in available(only, folder):
         files = compiled(folder, name, source, shape, {"vmvx": TARGETS["vmvx"]})
@@ -95,12 +108,23 @@ def print_ways(case: Case, device: str, tiers: list[str], seconds: float, repeat
                 warm[tier].append(_ends(case, device, tier, _WARM_SECONDS, cache))
     runs = [ends for tier in tiers for ends in (*empty[tier], *warm[tier])]
     best = min(end - begun for ends in runs for begun, end in pairwise(ends))
+    found = {}
     for tier in tiers:
         ways = [way_of(ends, best) for ends in empty[tier]]
-        first, last, full = (median(column) for column in zip(*ways, strict=True))
-        again = median(ends[0] for ends in warm[tier])
+        found[tier] = Way(*(median(column) for column in zip(*ways, strict=True)))
+    for tier, way in found.items():
+        again = [ends for ends in warm[tier] if len(ends) > 1]
+        first = median(ends[0] for ends in warm[tier])
+        call = median(ends[1] - ends[0] for ends in again) if again else inf
         print(
-            f"{case.name:14s} {device:24s} {tier:7s} first {first:6.2f}  full speed after {full:6.2f}"
-            f"  call after {seconds:.0f} s {last * 1e3:8.1f} ms  warm cache: first {again:5.2f}",
+            f"{case.name:10s} {device:23s} {tier:6s} first {way.first:6.2f}{_over('fast', 0, way, found)}"
+            f"  full speed after {way.full:6.2f}{_over('native', 2, way, found)}"
+            f"  call after {seconds:.0f} s {way.last * 1e3:7.1f} ms"
+            f"  warm cache: first {first:5.2f}, second call {call * 1e3:6.1f} ms",
             flush=True,
         )
+
+
+def _over(tier: str, column: int, way: Way, found: dict[str, Way]) -> str:
+    """A figure in units of another tier's."""
+    return f" ({way[column] / found[tier][column]:4.2f} of {tier})" if tier in found else ""

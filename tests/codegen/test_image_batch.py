@@ -215,6 +215,31 @@ def test_what_is_wanted_is_taken_first(monkeypatch: pytest.MonkeyPatch) -> None:
     work.close()
 
 
+def test_what_is_put_aside_waits_while_the_program_needs_the_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work, pauses = WorkList.create(3), list[float]()
+    now = [1000.0]
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += 0.02
+
+    monkeypatch.setattr(worklist, "go_after", lambda process, niceness: None)
+    monkeypatch.setattr(worklist, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
+    work.order(range(3))
+    work.put_aside(1)
+    work.put_off(2)
+    work.hold()
+    numbers = iter(work)
+    assert next(numbers) == 0 and not pauses, "a call ends sooner by it"
+    assert next(numbers) == 1 and len(pauses) == 3, "the program has not said so again"
+    work.hold()
+    work.want(2)
+    assert next(numbers) == 2 and len(pauses) == 3, "a call waits for it"
+    work.close()
+
+
 def test_images_by_which_no_call_ends_sooner_are_put_aside(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Image", "Provider", "Recipe", "get", "processors", "provider", "start", "wait"]
 
-_POLL_SECONDS: Final = 0.005
+_POLL_SECONDS: Final = 0.002
 _POLL_SECONDS_FOR_OTHERS: Final = 0.05
 """Where another process builds: each look starts a thread."""
 _PATIENCE_SECONDS: Final = 300.0
@@ -168,17 +168,17 @@ class Provider:
     def want(self) -> None:
         """Has a builder that makes several images make this one next."""
         if self._builder is not None:
-            self._builder.want(self.key)
+            self._builder.work.want(self._builder.number(self.key))
 
     def put_aside(self) -> None:
         """Has a builder that makes several images give way to the program when it makes this one."""
         if self._builder is not None:
-            self._builder.put_aside(self.key)
+            self._builder.work.put_aside(self._builder.number(self.key))
 
     def put_off(self) -> None:
         """Has a builder that makes several images make this one last."""
         if self._builder is not None:
-            self._builder.put_off(self.key)
+            self._builder.work.put_off(self._builder.number(self.key))
 
     def wait(self, look: Callable[[], object] = require_going_on) -> Image:
         """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails.
@@ -206,7 +206,7 @@ class Provider:
         return self.image
 
     def _look(self, niceness: Callable[[], int | None]) -> None:
-        """Maps the file if it is there, else sees to it that it is built; at most every 5 ms.
+        """Maps the file if it is there, else sees to it that it is built; at most every 2 ms.
 
         ``niceness`` gives the builder's, None for a builder that must not start yet.
         """

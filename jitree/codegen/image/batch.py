@@ -89,6 +89,12 @@ class ImageBatch:
         self._order = [self.providers[number] for number in numbers]
         self._aside = self._order[len(gaining) :]
 
+    def hold(self) -> None:
+        """Has builders leave all processors to the program for a moment."""
+        builder = next((item.builder for item in self.providers if item.builder is not None), None)
+        if builder is not None:
+            builder.work.hold()
+
     def find(self) -> bool:
         """Whether all have been built; never starts a builder."""
         return all([item.find() is not None for item in self.providers])

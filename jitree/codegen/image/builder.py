@@ -17,7 +17,7 @@ from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from jitree.base import private_files
 from jitree.base.finalizers import Unique, guard
@@ -35,7 +35,8 @@ _PROGRAM: Final = Path(__file__).with_name("builder_process.py")
 _ISOLATED: Final = ("-I", "-S")
 """Without what the environment, the current folder and the files of installed packages would add."""
 _PAUSE: Final = 0.001
-"""Seconds for which a thread that starts a builder lets others have the interpreter."""
+"""Seconds for which a thread that starts a builder lets others have the interpreter: it takes two
+milliseconds of Python, as long as some kernels, and no call is to wait for all of it."""
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes", "numba", "llvmlite", "elftools")
 """This one and what is installed with it: what generators may import."""
 
@@ -56,22 +57,16 @@ class Builder:
         _running.add(self)
 
     def has_ended(self) -> bool:
-        if self._code is None:
-            with _looking:
-                self._look()
+        with _looking:  # the system tells the status once, to one thread
+            if self._code is None:
+                try:
+                    ended, status = os.waitpid(self._process, os.WNOHANG)
+                except ChildProcessError:  # the program has taken its status
+                    ended, status = self._process, 0
+                if ended:
+                    self._code = os.waitstatus_to_exitcode(status)
+                    _running.discard(self)
         return self._code is not None
-
-    def _look(self) -> None:
-        """The system tells the status once, to one thread."""
-        if self._code is not None:
-            return
-        try:
-            ended, status = os.waitpid(self._process, os.WNOHANG)
-        except ChildProcessError:  # the program has taken its status
-            ended, status = self._process, 0
-        if ended:
-            self._code = os.waitstatus_to_exitcode(status)
-            _running.discard(self)
 
     def _change(self, change: Callable[[int], object]) -> None:
         """Calls a function of the number of its process, which stands for no other one meanwhile: the system
@@ -129,12 +124,7 @@ def look_for_ended() -> None:
 
 
 def start_builder(
-    recipes: Sequence[Recipe],
-    keys: Sequence[bytes],
-    key: bytes,
-    niceness: int,
-    work: WorkList,
-    target: Path,
+    recipes: Sequence[Recipe], keys: Sequence[bytes], key: bytes, niceness: int, work: WorkList, target: Path
 ) -> Builder | None:
     """Starts a builder, which outlives this process once it has something to build; None when another process
     is building or has built. ``key`` and ``target`` are the builder's own, a path in the cache is the latter;
@@ -144,6 +134,14 @@ def start_builder(
     """
     look_for_ended()
     folder, log_path = str(target.parent), target.with_suffix(cache.LOG_SUFFIX)
+    packages = {*_PACKAGES, *(recipe.generator.partition(".")[0] for recipe in recipes)}
+    folders = json.dumps({package: folders_of(package) for package in packages})
+    time.sleep(_PAUSE)
+    with open(work.descriptor, "wb", closefd=False) as file:
+        file.seek(work.size)
+        file.writelines((*keys, to_json(recipes), b"\n"))
+        for recipe in recipes:
+            file.writelines(recipe.data)
     private_files.make_folder(folder)
     with private_files.opened(folder) as directory:
         lock = private_files.lockable(directory, target.with_suffix(cache.LOCK_SUFFIX).name)
@@ -155,7 +153,7 @@ def start_builder(
             if all(map(cache.load, recipes, keys)):  # the other one has just finished
                 return None
             with private_files.replace(directory, log_path.name) as log:
-                process = _start(recipes, keys, key, folder, lock, log, work)
+                process = _start(folders, len(recipes), key, folder, lock, log.fileno(), work.descriptor)
             if not work.is_wanted:  # others may build the same before this one is to
                 fcntl.flock(lock, fcntl.LOCK_UN)
         finally:
@@ -167,36 +165,13 @@ def start_builder(
     return Builder(process, log_path)
 
 
-def give_way() -> None:
-    """Lets the program's other threads have the interpreter. All that starting takes is two milliseconds of
-    Python, as long as some kernels: no call is to wait for all of it."""
-    time.sleep(_PAUSE)
-
-
-def _start(
-    recipes: Sequence[Recipe],
-    keys: Sequence[bytes],
-    key: bytes,
-    folder: str,
-    lock: int,
-    log: BinaryIO,
-    work: WorkList,
-) -> int:
-    folders = {}
-    for package in {*_PACKAGES, *(recipe.generator.partition(".")[0] for recipe in recipes)}:
-        folders[package] = folders_of(package)
-        give_way()
-    with open(work.descriptor, "wb", closefd=False) as file:
-        file.seek(work.size)
-        file.writelines((*keys, to_json(recipes), b"\n"))
-        for recipe in recipes:
-            file.writelines(recipe.data)
-    kept = max(lock, work.descriptor, log.fileno()) + 1
-    arguments = json.dumps(folders), str(len(recipes)), str(kept), key.hex(), str(os.getpid())
+def _start(folders: str, count: int, key: bytes, folder: str, lock: int, log: int, work: int) -> int:
+    kept = max(lock, work, log) + 1
+    arguments = folders, str(count), str(kept), key.hex(), str(os.getpid())
     return spawn(
         [sys.executable, *_ISOLATED, str(_PROGRAM), *arguments],
         os.environ | {"JITREE_CACHE_DIR": folder},
-        {1: log.fileno(), 2: log.fileno(), kept: work.descriptor, kept + 1: lock},
+        {1: log, 2: log, kept: work, kept + 1: lock},
     )
 
 
@@ -230,7 +205,7 @@ class BuilderThread(Thread):
 
     def run(self) -> None:
         try:
-            give_way()
+            time.sleep(_PAUSE)
             self._builder = start_builder(*self._arguments)
             if self._builder is not None and self._builds is not None and self._builds.is_limit:
                 self._builder.limit(self._builds.limit)
@@ -245,7 +220,7 @@ class BuilderThread(Thread):
 
     def begin(self, keys: Iterable[bytes], niceness: int) -> None:
         """Has these images built, in this order."""
-        self.work.order(map(self._numbers.__getitem__, keys))
+        self.work.order(map(self.number, keys))
         self.is_waiting = False
         if niceness != self._niceness:
             self._niceness = niceness
@@ -255,17 +230,9 @@ class BuilderThread(Thread):
         if self._builder is not None:
             self._builder.go_after(self._niceness)
 
-    def want(self, key: bytes) -> None:
-        """An image is waited for."""
-        self.work.want(self._numbers[key])
-
-    def put_aside(self, key: bytes) -> None:
-        """No call ends sooner by an image."""
-        self.work.put_aside(self._numbers[key])
-
-    def put_off(self, key: bytes) -> None:
-        """An image can come after all others."""
-        self.work.put_off(self._numbers[key])
+    def number(self, key: bytes) -> int:
+        """Which of the images in the list it is."""
+        return self._numbers[key]
 
     def end(self) -> None:
         """Ends the builder, also one that is not there yet; its image is not built."""
@@ -289,17 +256,6 @@ class BuilderThread(Thread):
         return self._builder.failure()
 
 
-class Building(Protocol):
-    """A thread that starts a builder."""
-
-    @property
-    def ident(self) -> int | None:
-        """None before it is started."""
-
-    def has_ended(self) -> bool: ...
-    def end(self) -> None: ...
-
-
 class BuilderLimits(Unique):
     """Limits builder processes, of which the system ends what takes more, and ends those at work with what
     they work for. What they build is kept in the cache like any other image."""
@@ -314,9 +270,9 @@ class BuilderLimits(Unique):
         if memory is not None:
             self._limits.append((resource.RLIMIT_AS, memory + SPARE_MEMORY))
         self._lock = guard()  # a forgotten sandbox ends wherever the garbage collector runs
-        self._building: set[Building] = set()
+        self._building: set[BuilderThread] = set()
 
-    def add(self, building: Building) -> None:
+    def add(self, building: BuilderThread) -> None:
         """A builder that :meth:`end` is to end."""
         with self._lock:
             self._building.add(building)

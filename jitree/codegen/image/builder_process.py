@@ -13,7 +13,9 @@ import json
 import os
 import sys
 from contextlib import suppress
+from ctypes import CDLL
 from importlib.machinery import ModuleSpec, PathFinder
+from threading import Thread
 from typing import Final
 
 
@@ -45,10 +47,21 @@ def close_others(kept: int) -> None:
                 os.close(descriptor)
 
 
+def map_llvm(folders: list[str]) -> Thread:
+    """Maps LLVM's library in a thread: Python imports other things meanwhile."""
+    paths = [os.fsencode(f"{folder}/llvmlite/binding/libllvmlite.so") for folder in folders]
+    thread = Thread(target=lambda: [CDLL(None).dlopen(path, os.RTLD_NOW) for path in paths])
+    thread.start()
+    return thread
+
+
 if __name__ == "__main__":
     gc.disable()  # it would look at all that was written again and again, a sixth of the time of that
     close_others(int(sys.argv[3]))
-    sys.meta_path.insert(0, Given(json.loads(sys.argv.pop(1))))
+    given = json.loads(sys.argv.pop(1))
+    mapping = map_llvm(given["llvmlite"])
+    sys.meta_path.insert(0, Given(given))
     from jitree.codegen.image.build import main
 
+    mapping.join()  # a process with several threads makes no copies
     main()

@@ -91,6 +91,7 @@ def compile_object(
     """The relocatable object of some IR texts (see :class:`~jitree.codegen.image.generated.Unit`)."""
     module = optimized_module(texts, entries, target, pipeline)
     llvm.set_option("", f"-disable-lsr={str(not pipeline.strength_reduction).lower()}")
+    llvm.set_option("", f"-disable-post-ra={str(not pipeline.last_order).lower()}")
     return bytes(target_machine(target).emit_object(module))
 
 

@@ -20,6 +20,9 @@ class Pipeline(NamedTuple):
     strength_reduction: bool = True
     """Whether addresses in loops become additions. To find them takes a fifth of the time of writing machine
     code."""
+    last_order: bool = True
+    """Whether instructions are put in order once more when they have their registers, a twelfth of the same
+    time: processors do that themselves."""
     passes: tuple[str, ...] = ()
     """What simplifies functions in which all calls have been inlined that are to be, by llvmlite's names, in
     this order and nothing else; none: what LLVM has for the level."""
@@ -34,6 +37,7 @@ STRAIGHT: Final = Pipeline(
     slp_vectorization=False,
     loop_unrolling=False,
     strength_reduction=False,
+    last_order=False,
     passes=("sroa", "instruction_combine", "jump_threading", "simplify_cfg", "dead_code_elimination"),
 )
 """For code whose loops are written as they are to be, vectors with nothing in them that does not change, and

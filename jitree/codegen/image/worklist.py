@@ -14,6 +14,7 @@ from typing import Final
 from jitree.base.spawn import go_after
 
 _WORD: Final = 4
+_TIME: Final = 8
 _NOT: Final = 0
 """Of an image that a process has taken, or that is not wanted yet."""
 _PUT_OFF, _ASIDE, _NEXT, _FIRST = range(1, 5)
@@ -27,6 +28,8 @@ _NICENESS_ASIDE: Final = 5
 or sleeps, it leaves them all the same."""
 _PAUSE: Final = 0.002
 """Seconds between two looks of a builder that has nothing to do yet."""
+_HOLD: Final = 0.05
+"""Seconds for which a program has the processors to itself: it says so again while it needs them."""
 _PATIENCE: Final = 2.0
 """Seconds that it looks: a program that is not going to wait for it is to have its memory back."""
 
@@ -36,15 +39,17 @@ class WorkList:
     None is wanted before :meth:`order`."""
 
     def __init__(self, descriptor: int, count: int) -> None:
-        """``descriptor``: of a file that begins with so many words."""
+        """``descriptor``: of a file that begins with the time until which the program holds what is put
+        aside, and so many words."""
         self._descriptor = descriptor
-        self._words = memoryview(mmap(descriptor, _WORD * count)).cast("I")
+        memory = memoryview(mmap(descriptor, _TIME + _WORD * count))
+        self._held, self._words = memory[:_TIME].cast("d"), memory[_TIME:].cast("I")
 
     @classmethod
     def create(cls, count: int) -> WorkList:
         """In a new file in memory, to which more can be written."""
         descriptor = os.memfd_create("jitree-images")
-        os.write(descriptor, bytes(_WORD * count))
+        os.write(descriptor, bytes(_TIME + _WORD * count))
         return cls(descriptor, count)
 
     @property
@@ -54,7 +59,7 @@ class WorkList:
     @property
     def size(self) -> int:
         """Bytes at the beginning of the file."""
-        return self._words.nbytes
+        return _TIME + self._words.nbytes
 
     def close(self) -> None:
         """This process takes nothing from the list; what is first it still says."""
@@ -86,6 +91,9 @@ class WorkList:
         has_given_way = False
         while (taken := self._take()) is not None:
             number, kind = taken
+            if kind == _NOT:
+                time.sleep(_PAUSE)
+                continue
             if kind in (_ASIDE, _PUT_OFF) and not has_given_way:
                 go_after(os.getpid(), _NICENESS_ASIDE)
                 has_given_way = True
@@ -98,6 +106,8 @@ class WorkList:
             word = max(words)
             if word == _NOT:
                 return None
+            if word // _KINDS <= _ASIDE and time.monotonic() < self._held[0]:
+                return 0, _NOT
             number = words.index(word)
             self._words[number] = _NOT
             return number, word // _KINDS
@@ -111,6 +121,10 @@ class WorkList:
     def put_aside(self, number: int) -> None:
         """No call ends sooner by one."""
         self._put(number, _ASIDE)
+
+    def hold(self) -> None:
+        """Keeps processes from what is put aside or off, for a moment."""
+        self._held[0] = time.monotonic() + _HOLD
 
     def put_off(self, number: int) -> None:
         """One can come after all others."""

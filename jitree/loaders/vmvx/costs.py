@@ -83,21 +83,15 @@ class KernelCosts:
         """``ordinals``: of the kernels' functions."""
         self._program = program
         self._ordinals = ordinals
-        self._known: dict[tuple[int, int], float] = {}
 
     def of_workgroup(self, kernel: int, count: int) -> float:
         """Estimates a mean workgroup from the first, the middle and the last one.
 
         Tiles at the end of a row or column are smaller.
         """
-        known = self._known.get((kernel, count))
-        if known is None:
-            function = self._program.functions[self._ordinals[kernel]]
-            numbers = {0, count // 2, max(count - 1, 0)}
-            costs = [_Reading(self._program, function, number).cost() for number in numbers]
-            known = sum(costs) / len(costs)
-            self._known[kernel, count] = known
-        return known
+        function = self._program.functions[self._ordinals[kernel]]
+        groups = {0, count // 2, max(count - 1, 0)}
+        return sum(_Reading(self._program, function, number).cost() for number in groups) / len(groups)
 
 
 class _Loop(NamedTuple):

@@ -24,7 +24,6 @@ from jitree.vmfb.words import FUSED
 if TYPE_CHECKING:
     from jitree.dispatch.engine import Engine
     from jitree.hal.pipeline_layout import PipelineLayout
-    from jitree.loaders.vmvx.costs import KernelCosts
     from jitree.loaders.vmvx.native import CompiledKernels
 
 FORMAT: Final = "vmvx-bytecode-fb"
@@ -166,13 +165,10 @@ def _compiled(
         return WorkerContext(create(), binding_count, packed)
 
     @cache
-    def costs() -> KernelCosts:
+    def sizes(kernel: int, count: int) -> float:
         from jitree.loaders.vmvx.costs import KernelCosts  # now: most calls are too short to ask
 
-        return KernelCosts(executable.program, ordinals)
-
-    def sizes(kernel: int, count: int) -> float:
-        return costs().of_workgroup(kernel, count)
+        return KernelCosts(executable.program, ordinals).of_workgroup(kernel, count)
 
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)

@@ -47,7 +47,7 @@ INTERPRETED_FIRST: Final = 20_000_000
 _MUCH: Final = 0.5
 """Seconds of a processor. Models whose kernels take as long to build have no short calls on the VM; to start
 a builder takes a program 5 ms, as long as short ones take."""
-_POLL: Final = 0.005
+_POLL: Final = 0.002
 """Seconds between two looks for machine code that a thread waits for."""
 _BUSY: Final = 0.001
 """Seconds between two looks for a worker context, where all that there can be are in use."""
@@ -77,7 +77,8 @@ class CompiledKernels(Finalized):
         the order of the executable's entries, ``names`` what they are called; ``copies``: of constants, which
         contexts may read. Nothing happens until :meth:`serve`."""
         self._batch = batch
-        self._hot = cache(lambda ordinal: NativeModule(hot(ordinals[ordinal])))
+        self.hot = cache(lambda ordinal: NativeModule(hot(ordinals[ordinal])))
+        """A kernel for workers that are in the middle of it."""
         self._ordinals = ordinals
         self._names = names
         self._policy = WaitingPolicy(batch, len(ordinals))
@@ -213,7 +214,7 @@ class CompiledKernels(Finalized):
             return True
         self._decide(ordinal, running)
         policy = self._policy
-        worth = policy.kernel >= self._hot(ordinal).provider.estimate / 2
+        worth = policy.kernel >= self.hot(ordinal).provider.estimate / 2
         return policy.share != NOTHING and (worth or not policy.fills)
 
     def _decide(self, ordinal: int, running: Running) -> None:
@@ -227,6 +228,8 @@ class CompiledKernels(Finalized):
             gain = sum(map(gains.__getitem__, gaining)) - start
             own = start + self._batch.shares[ordinal]
             policy.decide(running, rest, own, gain)
+            if policy.holds:
+                self._batch.hold()
             if self._batch.begun is None:
                 self._batch.order(gaining, (*gains, *policy.dearest()))
 
@@ -242,10 +245,6 @@ class CompiledKernels(Finalized):
     def has_left(self, ordinal: int) -> bool:
         """Whether compiled code cannot run what the VM still runs of a kernel."""
         return ordinal in self._images or ordinal in self._refused
-
-    def hot(self, ordinal: int) -> NativeModule:
-        """A kernel for workers that are in the middle of it."""
-        return self._hot(ordinal)
 
     def go_on(self, ordinal: int, environment: int, dispatch: int, group: int) -> int:
         """Runs the rest of a span, after :meth:`look`."""

@@ -8,7 +8,8 @@ A few kernels often take most of a call: those are built first, and where that s
 builder has as much of the processors as the program.
 Both use all processors, so one of them has to give way: what follows from both is the *share* of its time in
 which the program may interpret. The rest of it the threads sleep, and the builder has the processors. Beside
-a first call that ends sooner a builder has what that leaves, which is much: many kernels have one workgroup.
+a first call that ends sooner a builder has the processors for which that has no thread. Where it has one for
+each, none begins a kernel: it would have a quarter of a processor, and threads that wake would wait for it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import ctypes
 import time
 from array import array
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import lru_cache
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -59,6 +61,8 @@ _PACE: Final = 1e-9
 threads share a dispatch, whose time then seems shorter than it is."""
 _REFRESH: Final = 0.02
 """Seconds for which a look at the command list is good: it takes as long as some kernels."""
+_LISTS: Final = 8
+"""Command lists whose dispatches are remembered: to read a list takes as long as some kernels."""
 _SAVED: Final = 0.1
 """Part of a call that building has to save, at least, to slow the program down meanwhile: guesses err."""
 _SMALL_BUILD: Final = 0.6
@@ -209,21 +213,31 @@ def saved(rest: LeftToDo, builds: Sequence[float]) -> dict[int, float]:
 def _dispatches(
     commands: memoryview, operand: int, ordinal: int, entries: array[int], compiled: Container[int]
 ) -> list[ListedDispatch]:
-    rows, count = commands[_LIST.rows], commands[_LIST.row_count]
-    words = memoryview((ctypes.c_int32 * (count * _INTS)).from_address(rows)).cast("B").cast("i")
-    first, found = entries.buffer_info()[0], []
-    has_begun = False
-    for row in range(0, len(words), _INTS):
-        if words[row + _KIND] != KIND_DISPATCH:  # how many workgroups an indirect one has is not known yet
+    rows = ctypes.string_at(commands[_LIST.rows], commands[_LIST.row_count] * size_of(Command))
+    first, size, found = entries.buffer_info()[0], size_of(KernelEntry), []
+    kernels, has_begun = len(entries) // _ENTRY_WORDS, False
+    for address, workgroups, place in _rows_of(rows):
+        kernel, rest = divmod(address - first, size)
+        if rest or not 0 <= kernel < kernels or kernel in compiled:
             continue
-        address = words[row + _ENTRY] & 0xFFFFFFFF | words[row + _ENTRY + 1] << 32
-        kernel, rest = divmod(address - first, size_of(KernelEntry))
-        if rest or not 0 <= kernel < len(entries) // _ENTRY_WORDS or kernel in compiled:
-            continue
-        x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
-        begins = not has_begun and kernel == ordinal and words[row + _OPERAND] == operand
+        begins = not has_begun and kernel == ordinal and place == operand
         has_begun = has_begun or begins
-        found.append(ListedDispatch(kernel, x * y * z, begins))
+        found.append(ListedDispatch(kernel, workgroups, begins))
+    return found
+
+
+@lru_cache(_LISTS)
+def _rows_of(rows: bytes) -> list[tuple[int, int, int]]:
+    """Lists entry, workgroups and operand of each dispatch in the rows of a list.
+
+    How many workgroups an indirect one has is not known yet.
+    """
+    words, found = memoryview(rows).cast("i"), []
+    for row in range(0, len(words), _INTS):
+        if words[row + _KIND] == KIND_DISPATCH:
+            address = words[row + _ENTRY] & 0xFFFFFFFF | words[row + _ENTRY + 1] << 32
+            x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
+            found.append((address, x * y * z, words[row + _OPERAND]))
     return found
 
 
@@ -263,6 +277,8 @@ class WaitingPolicy:
         self.share = ALL
         self.builds = False
         """Whether kernels are to be built while the call goes on, with full priority."""
+        self.holds = False
+        """Whether builders are to leave all processors to a first call: it ends sooner than they do."""
         self.fills = False
         """Whether the program has a thread for each of several processors."""
         self.kernel = 0.0
@@ -313,6 +329,7 @@ class WaitingPolicy:
         self.share = ALL if is_late else share_of(self.kernel, own, is_first)
         pays = self.share == NOTHING or call >= SOONER * build or gain >= _SAVED * call
         self.builds = pays and not is_late
+        self.holds = is_first and self.fills and not (pays or is_late)
 
     def _is_first(self, now: float, spent: float) -> bool:
         ended = interrupts.calls_ended()

@@ -121,12 +121,12 @@ def test_calls_after_the_first_leave_the_processors_to_the_build(
     rest = LeftToDo(0.1, 0.5 * processors, processors)
     policy.decide(at_begin, rest, 4.0, 0.0)
     assert policy.share == ALL and policy.may_go_on(at_begin)
-    assert policy.fills is (processors > 1)
+    assert policy.fills is policy.holds is (processors > 1), "builders leave it all processors"
     policy.spend(0, int(0.5e9) * processors)
     interrupts.end_call(None)
     provider.begun = clock.now
     policy.decide(at_begin, rest, 4.0, 0.0)
-    assert policy.share == LATER
+    assert policy.share == LATER and not policy.holds
     policy.spend(0, int(0.1e9) * processors)
     assert not policy.may_go_on(at_begin)
     clock.now += 1.1 * 0.1 / LATER
@@ -159,7 +159,7 @@ def test_a_builder_has_its_share_of_the_processors_where_it_saves_more_than_it_t
     """A call of half a second, all of whose kernels take four."""
     policy = WaitingPolicy(_provider(4.0), 1)
     policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.1, 0.5, 1), 4.0, gain)
-    assert (policy.share, policy.builds) == (ALL, builds)
+    assert (policy.share, policy.builds, policy.holds) == (ALL, builds, False)
 
 
 # -- calls that wait ---------------------------------------------------------------------------------------
