@@ -160,6 +160,12 @@ def test_imports_only_upwards(path: Path) -> None:
         assert rank(imported) < rank(importer), f"{importer} imports {imported}, which is not above it"
 
 
+def test_private_names_stay_in_their_files() -> None:
+    for path in FILES:
+        last = {name.rpartition(".")[2] for name in imported_names(path)} - {"__version__"}
+        assert not [name for name in last if name.startswith("_")], f"{path} imports what is private"
+
+
 def test_imports_by_name_go_upwards() -> None:
     """A text that names a file, as ``import_module`` takes it, is an import too."""
     for path in FILES:

@@ -22,6 +22,7 @@ from jitree.base.dlpack_names import (
     UNSIGNED,
     VERSIONED_NAME,
 )
+from jitree.base.memory import c_fields
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, attribute_of, has_attribute, pass_interruption
 
@@ -40,17 +41,10 @@ _LETTERS: Final = {code: kind for kind, code in KINDS.items()}
 class DLTensor(ctypes.Structure):
     """DLTensor."""
 
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_kind", ctypes.c_int32),
-        ("device_number", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
+    _fields_ = c_fields(
+        "data:void_p device_kind:int32 device_number:int32 rank:int32 code:uint8 bits:uint8 lanes:uint16 "
+        "shape:numbers strides:numbers byte_offset:uint64",
+        numbers=ctypes.POINTER(ctypes.c_int64),
     )
 
 
@@ -63,13 +57,9 @@ class Managed(ctypes.Structure):
 class Versioned(ctypes.Structure):
     """DLManagedTensorVersioned."""
 
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", DLTensor),
+    _fields_ = c_fields(
+        "major:uint32 minor:uint32 context:void_p deleter:void_p flags:uint64 tensor:DLTensor",
+        DLTensor=DLTensor,
     )
 
 
@@ -94,15 +84,9 @@ _LONGEST_CHAIN: Final = 16
 class ExchangeInterface(ctypes.Structure):
     """DLPackExchangeAPI."""
 
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("previous", ctypes.c_void_p),
-        ("allocate", ctypes.c_void_p),
-        ("managed_of_object", ctypes.c_void_p),
-        ("object_of_managed", ctypes.c_void_p),
-        ("tensor_of_object", ctypes.c_void_p),
-        ("current_work_stream", ctypes.c_void_p),
+    _fields_ = c_fields(
+        "major:uint32 minor:uint32 previous:void_p allocate:void_p managed_of_object:void_p "
+        "object_of_managed:void_p tensor_of_object:void_p current_work_stream:void_p",
     )
 
 

@@ -194,6 +194,12 @@ def note_native(executable: memoryview) -> None:
         note_stores(address_of(array), array.size)
 
 
+def c_fields(text: str, **structures: type) -> tuple[tuple[str, Any], ...]:
+    """Lists the fields of a structure of C, ``name:type``: a type of ctypes, or one of ``structures``."""
+    pairs = (word.split(":") for word in text.split())
+    return tuple((name, structures.get(kind) or getattr(ctypes, f"c_{kind}")) for name, kind in pairs)
+
+
 def mapped_file(file: int, size: int) -> memoryview:
     """Maps the first bytes of a file, one at least, never beyond its end. No descriptor is used up: a process
     has few. OSError if the file cannot be mapped."""

@@ -13,9 +13,10 @@ before 3.1.
 from __future__ import annotations
 
 import ctypes
-from ctypes import CFUNCTYPE, POINTER, c_int32, c_int64, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_int32, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Final
 
+from jitree.base.memory import c_fields
 from jitree.hal.enums import MemoryType
 
 VERSION: Final = 1
@@ -65,13 +66,7 @@ class CCall(ctypes.Structure):
 
 
 class CSignature(ctypes.Structure):
-    _fields_ = (
-        ("version", c_uint32),
-        ("attributes", c_size_t),
-        ("imports", c_size_t),
-        ("exports", c_size_t),
-        ("internals", c_size_t),
-    )
+    _fields_ = c_fields("version:uint32 attributes:size_t imports:size_t exports:size_t internals:size_t")
 
 
 class CDependency(ctypes.Structure):
@@ -85,25 +80,11 @@ class Descriptor(ctypes.Structure):
 
 
 class CModule(ctypes.Structure):
-    _fields_ = (
-        ("self", c_void_p),
-        ("count", c_int32),
-        ("destroy", c_void_p),
-        ("name", c_void_p),
-        ("signature", c_void_p),
-        ("enumerate_dependencies", c_void_p),
-        ("get_module_attr", c_void_p),
-        ("lookup_function", c_void_p),
-        ("get_function", c_void_p),
-        ("get_function_attr", c_void_p),
-        ("resolve_source_location", c_void_p),
-        ("alloc_state", c_void_p),
-        ("free_state", c_void_p),
-        ("fork_state", c_void_p),
-        ("resolve_import", c_void_p),
-        ("notify", c_void_p),
-        ("begin_call", c_void_p),
-        ("resume_call", c_void_p),
+    _fields_ = c_fields(
+        "self:void_p count:int32 destroy:void_p name:void_p signature:void_p enumerate_dependencies:void_p "
+        "get_module_attr:void_p lookup_function:void_p get_function:void_p get_function_attr:void_p "
+        "resolve_source_location:void_p alloc_state:void_p free_state:void_p fork_state:void_p "
+        "resolve_import:void_p notify:void_p begin_call:void_p resume_call:void_p",
     )
 
 
@@ -142,22 +123,17 @@ FUNCTIONS: Final = {
 class StatusStorage(ctypes.Structure):
     """What a status knows besides its code."""
 
-    _fields_ = (
-        ("payloads", c_void_p),
-        ("last_payload", c_void_p),
-        ("file", c_void_p),
-        ("line", c_uint32),
-        ("message", String),
+    _fields_ = c_fields(
+        "payloads:void_p last_payload:void_p file:void_p line:uint32 message:String",
+        String=String,
     )
 
 
 class StatusPayload(ctypes.Structure):
-    _fields_ = (
-        ("next", c_void_p),
-        ("type", c_int32),
-        ("allocator", CAllocator),
-        ("formatter", c_void_p),
-        ("message", String),
+    _fields_ = c_fields(
+        "next:void_p type:int32 allocator:CAllocator formatter:void_p message:String",
+        CAllocator=CAllocator,
+        String=String,
     )
 
 
@@ -172,42 +148,27 @@ class RegisteredType(ctypes.Structure):
 class CInstance(ctypes.Structure):
     """Followed by ``capacity`` registered types. The mutex is one word, 0 when free."""
 
-    _fields_ = (
-        ("count", c_int32),
-        ("allocator", CAllocator),
-        ("mutex", c_int32),
-        ("capacity", c_uint16),
-        ("type_count", c_uint16),
+    _fields_ = c_fields(
+        "count:int32 allocator:CAllocator mutex:int32 capacity:uint16 type_count:uint16",
+        CAllocator=CAllocator,
     )
 
 
 class Stack(ctypes.Structure):
-    _fields_ = (
-        ("top", c_void_p),
-        ("capacity", c_size_t),
-        ("size", c_size_t),
-        ("storage", c_void_p),
-        ("flags", c_uint32),
-        ("owns_storage", ctypes.c_bool),
-        ("resolver_self", c_void_p),
-        ("resolve_state", c_void_p),
-        ("allocator", CAllocator),
+    _fields_ = c_fields(
+        "top:void_p capacity:size_t size:size_t storage:void_p flags:uint32 owns_storage:bool "
+        "resolver_self:void_p resolve_state:void_p allocator:CAllocator",
+        CAllocator=CAllocator,
     )
 
 
 class CFrame(ctypes.Structure):
     """Followed by ``data_size`` bytes. A multiple of 16."""
 
-    _fields_ = (
-        ("size", c_size_t),
-        ("parent", c_void_p),
-        ("data_size", c_size_t),
-        ("cleanup", c_void_p),
-        ("type", c_int32),
-        ("function", CFunction),
-        ("state", c_void_p),
-        ("position", c_int64),
-        ("depth", c_int32),
+    _fields_ = c_fields(
+        "size:size_t parent:void_p data_size:size_t cleanup:void_p type:int32 function:CFunction "
+        "state:void_p position:int64 depth:int32",
+        CFunction=CFunction,
     )
 
 
@@ -220,12 +181,10 @@ FRAME_WAIT: Final = 3
 class CBuffer(ctypes.Structure):
     """``vm.buffer``."""
 
-    _fields_ = (
-        ("count", c_int32),
-        ("access", c_uint32),
-        ("data", CSpan),
-        ("allocator", CAllocator),
-        ("storage_module", c_void_p),
+    _fields_ = c_fields(
+        "count:int32 access:uint32 data:CSpan allocator:CAllocator storage_module:void_p",
+        CSpan=CSpan,
+        CAllocator=CAllocator,
     )
 
 
@@ -247,24 +206,11 @@ class Resource(ctypes.Structure):
 class HalBuffer(ctypes.Structure):
     """A range of ``allocated``, which may be the buffer itself; since 3.4."""
 
-    _fields_ = (
-        ("count", c_int32),
-        ("functions", c_void_p),
-        ("allocated", c_void_p),
-        ("allocation_size", c_uint64),
-        ("byte_offset", c_uint64),
-        ("byte_length", c_uint64),
-        ("device", c_void_p),
-        ("queue_affinity", c_uint64),
-        ("placement_flags", c_uint32),
-        ("placement_reserved", c_uint32),
-        ("pooling_allocator", c_void_p),
-        ("owners", c_uint32),
-        ("memory_type", c_uint32),
-        ("allowed_usage", c_uint32),
-        ("allowed_access", c_uint16),
-        ("reserved", c_uint16),
-        ("flags", c_uint32),
+    _fields_ = c_fields(
+        "count:int32 functions:void_p allocated:void_p allocation_size:uint64 byte_offset:uint64 "
+        "byte_length:uint64 device:void_p queue_affinity:uint64 placement_flags:uint32 "
+        "placement_reserved:uint32 pooling_allocator:void_p owners:uint32 memory_type:uint32 "
+        "allowed_usage:uint32 allowed_access:uint16 reserved:uint16 flags:uint32",
     )
 
 
@@ -293,58 +239,42 @@ class OwnBuffer(ctypes.Structure):
 class View(ctypes.Structure):
     """Followed by the dimensions. Code in libraries frees it by its allocator."""
 
-    _fields_ = (
-        ("count", c_int32),
-        ("allocator", CAllocator),
-        ("buffer", c_void_p),
-        ("element_type", c_uint32),
-        ("encoding", c_uint32),
-        ("byte_length", c_uint64),
-        ("rank", c_uint64),
+    _fields_ = c_fields(
+        "count:int32 allocator:CAllocator buffer:void_p element_type:uint32 encoding:uint32 "
+        "byte_length:uint64 rank:uint64",
+        CAllocator=CAllocator,
     )
 
 
 class Mapped(ctypes.Structure):
     """What mapping a buffer fills in."""
 
-    _fields_ = (
-        ("contents", CSpan),
-        ("buffer", c_void_p),
-        ("byte_offset", c_uint64),
-        ("access", c_uint16),
-        ("flags", c_uint32),
-        ("reserved", c_uint64),
+    _fields_ = c_fields(
+        "contents:CSpan buffer:void_p byte_offset:uint64 access:uint16 flags:uint32 reserved:uint64",
+        CSpan=CSpan,
     )
 
 
 class BufferParameters(ctypes.Structure):
-    _fields_ = (
-        ("usage", c_uint32),
-        ("access", c_uint16),
-        ("memory_type", c_uint32),
-        ("queue_affinity", c_uint64),
-        ("alignment", c_uint64),
+    _fields_ = c_fields(
+        "usage:uint32 access:uint16 memory_type:uint32 queue_affinity:uint64 alignment:uint64",
     )
 
 
 class OwnAllocator(ctypes.Structure):
     """The snippet that allocates calls ``allocate``."""
 
-    _fields_ = (
-        ("count", c_int32),
-        ("functions", c_void_p),
-        ("host_allocator", CAllocator),
-        ("allocate", c_void_p),
+    _fields_ = c_fields(
+        "count:int32 functions:void_p host_allocator:CAllocator allocate:void_p",
+        CAllocator=CAllocator,
     )
 
 
 class OwnDevice(ctypes.Structure):
-    _fields_ = (
-        ("count", c_int32),
-        ("functions", c_void_p),
-        ("id", String),
-        ("host_allocator", CAllocator),
-        ("device_allocator", c_void_p),
+    _fields_ = c_fields(
+        "count:int32 functions:void_p id:String host_allocator:CAllocator device_allocator:void_p",
+        String=String,
+        CAllocator=CAllocator,
     )
 
 
