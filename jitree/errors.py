@@ -258,6 +258,19 @@ class memory_errors(ContextDecorator):
         ) from error
 
 
+class system_refusals(ContextDecorator):
+    """Raises UNAVAILABLE, with what was attempted, where the system refuses it."""
+
+    def __init__(self, attempt: str) -> None:
+        self._attempt = attempt
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StatusError) and not is_interruption(error):
+            raise UnavailableError(f"{self._attempt}: {error.strerror}") from None
+
+
 class ignored:
     """As ``contextlib.suppress``, but what a signal's handler raises goes through."""
 

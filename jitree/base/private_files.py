@@ -9,7 +9,13 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
-from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, pass_interruption
+from jitree.errors import (
+    InvalidArgumentError,
+    StatusError,
+    UnavailableError,
+    pass_interruption,
+    system_refusals,
+)
 
 _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
@@ -266,22 +272,14 @@ def written(path: str) -> Iterator[str]:
 def write_file(path: str, data: bytes) -> None:
     """A file with these bytes. UNAVAILABLE where it cannot be written, INVALID_ARGUMENT for what is there and
     is no file."""
-    with written(path) as temporary:
-        try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-        except OSError as error:
-            pass_interruption(error)
-            raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+    with written(path) as temporary, system_refusals(f"cannot write '{path}'"), open(temporary, "wb") as file:
+        file.write(data)
 
 
 def put_in_place(temporary: str, path: str) -> None:
     """Puts a file into its place. UNAVAILABLE where that is not possible any more."""
-    try:
+    with system_refusals(f"cannot write '{path}'"):
         os.replace(temporary, path)
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
 
 
 def refuse_special(path: str) -> None:

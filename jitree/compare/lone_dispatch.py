@@ -27,11 +27,11 @@ from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
-    UnavailableError,
     UnimplementedError,
     folded,
     is_interruption,
     pass_interruption,
+    system_refusals,
 )
 from jitree.hal.command_buffer import BufferRange
 from jitree.hal.enums import CachingMode
@@ -182,7 +182,7 @@ class LoneDispatch:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes it into a folder, which is made. UNAVAILABLE where that cannot be."""
         place = require_folder(folder)
-        try:
+        with system_refusals(f"cannot write a dispatch to '{place}'"):
             place.mkdir(parents=True, exist_ok=True)
             (place / _DESCRIPTION).write_text(json.dumps(self._facts, indent=1) + "\n")
             (place / _EXECUTABLE).write_bytes(self._executable)
@@ -191,9 +191,6 @@ class LoneDispatch:
                 place / _EXPECTED,
                 *(np.ascontiguousarray(made).reshape(-1).view(np.uint8) for made in self._expected),
             )
-        except OSError as error:
-            pass_interruption(error)
-            raise UnavailableError(f"cannot write a dispatch to '{place}': {error.strerror}") from None
 
     @classmethod
     @folded
@@ -313,11 +310,8 @@ def save_reproduction(
         f"{name}={value!r}" for name, value in zip(allowed._fields, allowed, strict=True) if value is not None
     )
     text = text.replace("\\", "/").replace('"', "'")
-    try:
+    with system_refusals(f"cannot write to '{place}'"):
         (place / "run.py").write_text(_SCRIPT.format(text=text, tolerance=given).replace(", )", ")"))
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"cannot write to '{place}': {error.strerror}") from None
 
 
 def _part(blocks: Sequence[Array], span: MemorySpan) -> Array:

@@ -40,7 +40,7 @@ from jitree.errors import (
     UnimplementedError,
     folded,
     memory_errors,
-    pass_interruption,
+    system_refusals,
 )
 
 _ERROR: Final = re.compile(r"^(?P<place>[^\n]*?)\b(?:error|LLVM ERROR): (?P<text>[^\n]+)", re.MULTILINE)
@@ -333,12 +333,9 @@ def _declarations(path: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def logged(path: str) -> Iterator[MessageLog]:
     """Keeps the messages of what runs where that is refused or takes too long."""
-    try:
+    with system_refusals(f"cannot write '{path}'"):
         place = os.path.abspath(path)
         log = MessageLog(f"{place}.{unique()}")
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
     try:
         yield log
     except (UnimplementedError, InternalError, DeadlineExceededError) as error:

@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError, pass_interruption
+from jitree.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    UnavailableError,
+    system_refusals,
+)
 
 CPU_TARGETS: Final = ("vmvx", "llvm-cpu")
 CUDA: Final = "cuda"
@@ -119,14 +124,11 @@ class CompilerWork(NamedTuple):
     def run(self, who: str, command: Sequence[str], log: MessageLog | None = None) -> int:
         """The exit status of a program, whose messages go to the log. It ends, with all that it has started,
         when time is over, with DEADLINE_EXCEEDED; and where an exception comes."""
-        try:
-            with open((log or self.log).path, "ab") as file:
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
-                )
-        except OSError as error:
-            pass_interruption(error)
-            raise UnavailableError(f"cannot start '{command[0]}': {error.strerror}") from None
+        place = (log or self.log).path
+        with system_refusals(f"cannot start '{command[0]}'"), open(place, "ab") as file:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
         try:
             return process.wait(max(0.0, self.ends - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -11,7 +11,6 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol, overload
@@ -28,9 +27,9 @@ from jitree.errors import (
     NotFoundError,
     OutOfRangeError,
     ResourceExhaustedError,
-    UnavailableError,
     folded,
     pass_interruption,
+    system_refusals,
 )
 from jitree.observe.export_names import TensorKind
 from jitree.observe.observation import Observation, Onlooker
@@ -69,16 +68,6 @@ class TensorFile(Protocol):
         """Completes the file."""
 
 
-@contextmanager
-def _writing(path: str) -> Iterator[None]:
-    """UNAVAILABLE for what the system refuses."""
-    try:
-        yield
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
-
-
 class _NumpyArchive:
     """Types that numpy does not know are written as unsigned integers of their bits."""
 
@@ -91,13 +80,16 @@ class _NumpyArchive:
         if dtype.kind == "V" or dtype.name.startswith(("bfloat", "float8")):
             dtype = np.dtype(f"u{dtype.itemsize}")
         header = {"descr": dtype.str, "fortran_order": False, "shape": tensor.array_shape}
-        with _writing(self._path), self._file.open(f"{name}.npy", "w", force_zip64=True) as member:
+        with (
+            system_refusals(f"cannot write '{self._path}'"),
+            self._file.open(f"{name}.npy", "w", force_zip64=True) as member,
+        ):
             np.lib.format.write_array_header_1_0(member, header)
             for piece in tensor.pieces():
                 member.write(piece.view(np.uint8).data)
 
     def close(self) -> None:
-        with _writing(self._path):
+        with system_refusals(f"cannot write '{self._path}'"):
             self._file.close()
 
 
@@ -112,7 +104,7 @@ class _SafeTensors:
 
     def add(self, name: str, tensor: ObservedTensor) -> None:
         end = self._length
-        with _writing(self._path):
+        with system_refusals(f"cannot write '{self._path}'"):
             for piece in tensor.pieces():
                 end += self._waiting.write(piece.view(np.uint8).data)
         kind = _TYPES.get(tensor.dtype.name)
@@ -124,7 +116,11 @@ class _SafeTensors:
         header = json.dumps(self._header).encode()
         header += b" " * (-len(header) % _ALIGNMENT)
         try:
-            with _writing(self._path), self._waiting, open(self._path, "wb") as file:
+            with (
+                system_refusals(f"cannot write '{self._path}'"),
+                self._waiting,
+                open(self._path, "wb") as file,
+            ):
                 self._waiting.seek(0)
                 file.write(len(header).to_bytes(8, "little") + header)
                 shutil.copyfileobj(self._waiting, file, 1 << 20)
@@ -140,7 +136,7 @@ def create_tensor_file(path: str | os.PathLike[str]) -> TensorFile:
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else repr(path)
     kind = _KINDS.get(name.rpartition(".")[2])
     if kind is not None:
-        with _writing(name):
+        with system_refusals(f"cannot write '{name}'"):
             return kind(name)
     raise InvalidArgumentError(f"tensors go to files that end with .npz or .safetensors, not to '{name}'")
 

@@ -21,7 +21,7 @@ from jitree.errors import (
     UnavailableError,
     UnimplementedError,
     is_interruption,
-    pass_interruption,
+    system_refusals,
 )
 from jitree.hal.buffer import BufferView
 from jitree.tools.flags import ParsedFlags
@@ -88,11 +88,8 @@ def _write(statistics: str, output: str) -> None:
     if not statistics or not output or output.endswith(_WHOLE):
         sys.stdout.write(statistics)
     else:
-        try:
+        with system_refusals(f"--tap_output: cannot write '{output}'"):
             Path(output).write_text(statistics, encoding="utf-8")
-        except OSError as error:
-            pass_interruption(error)
-            raise UnavailableError(f"--tap_output: cannot write '{output}': {error.strerror}") from None
 
 
 def require_finite(session: Session, results: Sequence[Any]) -> None:

@@ -15,9 +15,8 @@ from jitree.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,
-    UnavailableError,
     error_context,
-    pass_interruption,
+    system_refusals,
 )
 from jitree.params import Mode, ParameterEntry, ParameterProvider, TensorType, open_providers, splat_entry
 from jitree.params.entry import PATTERN_LENGTHS
@@ -268,13 +267,9 @@ def _extract(providers: Sequence[ParameterProvider], text: str) -> None:
         raise InvalidArgumentError(f"'{text}' is not [<scope>::]<key>=<file>")
     entry = _find(providers, name)
     print(f"Extracting parameter `{entry.key}` ({entry.length}b) to `{path}`...", flush=True)
-    try:
-        with open(path, "wb") as file:
-            for chunk in entry.chunks():
-                file.write(chunk)
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"cannot write '{path}': {error.strerror}") from None
+    with system_refusals(f"cannot write '{path}'"), open(path, "wb") as file:
+        for chunk in entry.chunks():
+            file.write(chunk)
 
 
 def _find(providers: Sequence[ParameterProvider], name: str) -> ParameterEntry:

@@ -11,6 +11,7 @@ from jitree.api.load_order import IMPORTED_NAME
 from jitree.errors import NonFiniteError, StatusError, attribute_of, not_installed
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
+_ERRORS = _PACKAGE_FOLDER / "jitree" / "errors.py"
 
 
 def error_line(error: BaseException) -> str:
@@ -49,11 +50,14 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def raised_at(trace: TracebackType | None) -> str | None:
-    """``jitree/loaders/elf_file.py:120``: the innermost place in this package that an error came from."""
+    """``jitree/loaders/elf_file.py:120``: the innermost place in this package that an error came from.
+
+    Where a block of `errors.py` has raised it, that is the place of the block.
+    """
     where = None
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)
-        if path.is_relative_to(_PACKAGE_FOLDER):
+        if path.is_relative_to(_PACKAGE_FOLDER) and path != _ERRORS:
             where = f"{path.relative_to(_PACKAGE_FOLDER)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return where

@@ -19,10 +19,9 @@ from jitree.base.elements import DEFAULT_MAX_ELEMENT_COUNT, Mask, near
 from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
-    UnavailableError,
     UnimplementedError,
     error_context,
-    pass_interruption,
+    system_refusals,
 )
 from jitree.tools import devices
 from jitree.tools import values as hv
@@ -126,7 +125,7 @@ def _write_file(values: Sequence[hv.HostValue], specification: str) -> None:
         )
     path = specification[1:]
     replace = specification[0] == "@"
-    try:
+    with system_refusals(f"unable to write file `{path}`"):
         if path.endswith(_ARCHIVE):
             _write_archive(values, path, replace)
         else:
@@ -134,9 +133,6 @@ def _write_file(values: Sequence[hv.HostValue], specification: str) -> None:
             contents = _npy_bytes(value) if path.endswith(".npy") else _array(value).tobytes()
             with open(path, "wb" if replace else "ab") as file:
                 file.write(contents)
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
 
 
 def _write_archive(values: Sequence[hv.HostValue], path: str, replace: bool) -> None:
