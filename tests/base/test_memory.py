@@ -1,15 +1,17 @@
-"""Mapped memory: protections, alignment, lifetime."""
+"""Mapped memory: protections, alignment, lifetime; and what a process makes once."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 
 import pytest
 
 from jitree.base import memory
-from jitree.base.memory import EXECUTE, PAGE_SIZE, READ, WRITE, Mapping, map_code
+from jitree.base.memory import EXECUTE, PAGE_SIZE, READ, WRITE, Mapping, map_code, once
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+from tests.hal.helpers import TIMEOUT
 
 
 def rights(address: int) -> str | None:
@@ -101,3 +103,23 @@ def test_free_memory_goes_back_where_nobody_counts_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(memory, "_counter", lambda: None)
     memory.give_back_much_free_memory()
     assert given == [0]
+
+
+THREADS = 4
+
+
+def test_threads_that_come_at_once_get_the_same() -> None:
+    together = threading.Barrier(THREADS)
+    seen: list[object] = []
+
+    @once
+    def made() -> object:
+        together.wait(TIMEOUT)
+        return object()
+
+    threads = [threading.Thread(target=lambda: seen.append(made())) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert len(seen) == THREADS and {id(item) for item in [*seen, made()]} == {id(seen[0])}
