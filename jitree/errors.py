@@ -100,6 +100,11 @@ class StatusError(RuntimeError):
     raised_at: TracebackType | None = None
     """Where that was."""
 
+    def __init_subclass__(cls, code: StatusCode | None = None, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if code is not None:
+            cls.code = code
+
     def __init__(self, message: str, *contexts: str) -> None:
         super().__init__(message)
         self.message = message
@@ -118,52 +123,40 @@ class StatusError(RuntimeError):
         return (type(self), (self.message,), self.__dict__)
 
 
-class CancelledError(StatusError):
-    code = StatusCode.CANCELLED
+class CancelledError(StatusError, code=StatusCode.CANCELLED): ...
 
 
-class InvalidArgumentError(StatusError, ValueError):
-    code = StatusCode.INVALID_ARGUMENT
+class InvalidArgumentError(StatusError, ValueError, code=StatusCode.INVALID_ARGUMENT): ...
 
 
-class DeadlineExceededError(StatusError, TimeoutError):
-    code = StatusCode.DEADLINE_EXCEEDED
+class DeadlineExceededError(StatusError, TimeoutError, code=StatusCode.DEADLINE_EXCEEDED): ...
 
 
-class NotFoundError(StatusError, ValueError):
-    code = StatusCode.NOT_FOUND
+class NotFoundError(StatusError, ValueError, code=StatusCode.NOT_FOUND): ...
 
 
-class PermissionDeniedError(StatusError):
-    code = StatusCode.PERMISSION_DENIED
+class PermissionDeniedError(StatusError, code=StatusCode.PERMISSION_DENIED): ...
 
 
-class ResourceExhaustedError(StatusError):
-    code = StatusCode.RESOURCE_EXHAUSTED
+class ResourceExhaustedError(StatusError, code=StatusCode.RESOURCE_EXHAUSTED): ...
 
 
-class FailedPreconditionError(StatusError):
-    code = StatusCode.FAILED_PRECONDITION
+class FailedPreconditionError(StatusError, code=StatusCode.FAILED_PRECONDITION): ...
 
 
-class OutOfRangeError(StatusError, IndexError):
-    code = StatusCode.OUT_OF_RANGE
+class OutOfRangeError(StatusError, IndexError, code=StatusCode.OUT_OF_RANGE): ...
 
 
-class UnimplementedError(StatusError, NotImplementedError):
-    code = StatusCode.UNIMPLEMENTED
+class UnimplementedError(StatusError, NotImplementedError, code=StatusCode.UNIMPLEMENTED): ...
 
 
-class InternalError(StatusError):
-    code = StatusCode.INTERNAL
+class InternalError(StatusError, code=StatusCode.INTERNAL): ...
 
 
-class UnavailableError(StatusError):
-    code = StatusCode.UNAVAILABLE
+class UnavailableError(StatusError, code=StatusCode.UNAVAILABLE): ...
 
 
-class DataLossError(StatusError):
-    code = StatusCode.DATA_LOSS
+class DataLossError(StatusError, code=StatusCode.DATA_LOSS): ...
 
 
 class NonFiniteError(DataLossError, FloatingPointError):
@@ -186,28 +179,22 @@ class NonFiniteError(DataLossError, FloatingPointError):
     """Copies of what the dispatch read, in the order of its bindings."""
 
 
-class UnknownError(StatusError):
-    code = StatusCode.UNKNOWN
+class UnknownError(StatusError, code=StatusCode.UNKNOWN): ...
 
 
-class AlreadyExistsError(StatusError):
-    code = StatusCode.ALREADY_EXISTS
+class AlreadyExistsError(StatusError, code=StatusCode.ALREADY_EXISTS): ...
 
 
-class AbortedError(StatusError):
-    code = StatusCode.ABORTED
+class AbortedError(StatusError, code=StatusCode.ABORTED): ...
 
 
-class UnauthenticatedError(StatusError):
-    code = StatusCode.UNAUTHENTICATED
+class UnauthenticatedError(StatusError, code=StatusCode.UNAUTHENTICATED): ...
 
 
-class DeferredError(StatusError):
-    code = StatusCode.DEFERRED
+class DeferredError(StatusError, code=StatusCode.DEFERRED): ...
 
 
-class IncompatibleError(StatusError):
-    code = StatusCode.INCOMPATIBLE
+class IncompatibleError(StatusError, code=StatusCode.INCOMPATIBLE): ...
 
 
 def locations(places: list[str]) -> str:
