@@ -40,18 +40,17 @@ class CallEvent(ObservedEvent):
     """A call of a program's function (CALL), a part of it (PART), or a call by Python with what that gives
     and gets (FUNCTION)."""
 
-    def __init__(
-        self, kind: str, name: str, arguments: Sequence[Any], named: Any = None, machine: Any = None
-    ) -> None:
+    machine: Any = None
+    """What runs it, of a CALL or a PART."""
+    results: Any = None
+    failed = True
+    """Until a FUNCTION has results."""
+
+    def __init__(self, kind: str, name: str, arguments: Sequence[Any], named: Any = None) -> None:
         self.kind = kind
         self.name = name
         self.arguments = arguments
         self.named: dict[str, Any] = named
-        self.machine = machine
-        """What runs it, of a CALL or a PART."""
-        self.results: Any = None
-        self.failed = True
-        """Until a FUNCTION has results."""
 
 
 class ImportCall(ObservedEvent):

@@ -360,7 +360,8 @@ class Invoker(ContextGate):
         from jitree.base.events import CALL, PART, CallEvent, telling
 
         readers, given = self.table.readers, getattr(start, "keywords", {}).get("arguments", ())
-        whole, part = (CallEvent(kind, function.full_name, given, None, machine) for kind in (CALL, PART))
+        whole, part = (CallEvent(kind, function.full_name, given) for kind in (CALL, PART))
+        whole.machine = part.machine = machine
         with telling(readers, whole):
             with telling(readers, part):
                 self.engine.run(machine)

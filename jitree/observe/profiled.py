@@ -182,7 +182,7 @@ class CallRecorder(EventReader):
         elif thread not in _calling and event.kind in (PART, FUNCTION):
             event.noted = note = [0, event.name, thread]
             _calling.add(thread)
-            frame: FrameType | None = _getframe(1)
+            frame: FrameType | None = _getframe(2)
             known = self._codes
             while frame is not None:
                 code = frame.f_code
