@@ -61,7 +61,7 @@ _LAZY = {
     "Module": "jitree.api.module",
     "ModuleSummary": "jitree.api.program_files",
     "Program": "jitree.api.program",
-    "HostExport": "jitree.dispatch.host_export",
+    "HostExport": "jitree.dispatch.host_module",
     "HostModule": "jitree.dispatch.host_module",
     "Session": "jitree.api.session",
     "VmBuffer": "jitree.regs.buffer",

@@ -71,8 +71,8 @@ def compile_kernels(file: Path, processors: int) -> None:
     gc.disable()
     from jitree.codegen.image.build import build, generate
     from jitree.codegen.image.compile import host_target
-    from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.loaders.vmvx import kernels as vmvx_kernels
+    from jitree.vmfb.decode import BytecodeModule
 
     for executable in vmvx_kernels.executables(BytecodeModule.load(file).module):
         for recipe in vmvx_kernels.recipes(executable):

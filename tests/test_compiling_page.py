@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.variants import find_variants
 from jitree.tools.compile import FLAGS
+from jitree.vmfb.decode import BytecodeModule
 from tests.api.onnx_files import chain
 from tests.tools.command import jitree as jitree_command
 

@@ -95,7 +95,7 @@ SELDOM = {
     "jitree.hal.command_buffer",
     "jitree.hal.objects", "jitree.hal.recording", "jitree.hal.exchange", "jitree.hal.local.transfer",
     "jitree.base.callbacks", "jitree.api.calls.number_packing",
-    "jitree.loaders.fatelf", "jitree.codegen.image.generated", "jitree.hal.local.queue",
+    "jitree.codegen.image.generated", "jitree.hal.local.queue",
     "jitree.hal.checks", "jitree.hal.local.operation",
     "jitree.hal.waiting", "jitree.hal.transfers", "jitree.hal.profiling",
     "jitree.base.elements", "jitree.dispatch.conversion", "jitree.api.calls.reference_packing",

@@ -91,8 +91,8 @@ def program() -> None:
 def kernels() -> None:
     """From the bytecode of VMVX kernels to LLVM IR, the second time: Numba's part is known by then."""
     from jitree.codegen.image import build
-    from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.loaders.vmvx import kernels as vmvx_kernels
+    from jitree.vmfb.decode import BytecodeModule
 
     module = BytecodeModule.load(f"{_DIGITS}.vmvx.vmfb")
     recipes = [

@@ -23,11 +23,10 @@ from jitree.base.events import DISPATCH
 from jitree.codegen.image import Recipe, cache
 from jitree.codegen.image.flat import FlatImage, hashed
 from jitree.codegen.image.keys import key_of
-from jitree.dispatch.asserted import AssertedTensor
-from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.variants import Variants, find_variants, with_formats
+from jitree.dispatch.variants import AssertedTensor, Variants, find_variants, with_formats
 from jitree.errors import StatusError, ignored
 from jitree.types import element_type
+from jitree.vmfb.decode import BytecodeModule
 
 if TYPE_CHECKING:
     from jitree.api.calls.declaration import Parameter

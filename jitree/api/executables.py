@@ -34,7 +34,7 @@ def create_loaders(
 
     ``tier`` is what runs VMVX executables, ``modules`` are what they import beside ``vmvx``, ``bounds`` what
     each thread's part of one may have, ``arithmetic`` how they round. ``plugins`` resolve the imports of
-    compiled executables, the last first; see :mod:`jitree.loaders.plugins`.
+    compiled executables, the last first; see :mod:`jitree.loaders.system_library`.
     """
     providers = _providers(plugins)
     return (
@@ -97,6 +97,6 @@ def _vmvx(
 def _providers(plugins: Sequence[Plugin]) -> tuple[ImportProvider, ...]:
     if not plugins:
         return ()
-    from jitree.loaders.plugins import open_plugin
+    from jitree.loaders.system_library import open_plugin
 
     return tuple(open_plugin(plugin) for plugin in plugins)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from jitree.api.calls.refusal import describe
 from jitree.codegen.image import packs
+from jitree.codegen.image.contents import Mismatch, Pack, warn
 from jitree.codegen.image.flat import hashed
-from jitree.codegen.image.pack import Mismatch, Pack, warn
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, UnavailableError
 from jitree.loaders.vmvx import kernels as vmvx_kernels
+from jitree.vmfb.decode import BytecodeModule
 
 if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike

@@ -23,7 +23,6 @@ from jitree.api.program_files import (
 )
 from jitree.api.resources import in_order
 from jitree.api.session import Session
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -33,6 +32,7 @@ from jitree.errors import (
 )
 from jitree.hal.device import Device
 from jitree.vmfb.archive import Archive, Source, file_state
+from jitree.vmfb.decode import BytecodeModule
 
 
 class Program:

@@ -24,9 +24,9 @@ from jitree.vmfb.module import read_module
 from jitree.vmfb.schema import Dependency, Import
 
 if TYPE_CHECKING:
-    from jitree.dispatch.asserted import AssertedTensor
-    from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.dispatch.function import VmFunction
+    from jitree.dispatch.variants import AssertedTensor
+    from jitree.vmfb.decode import BytecodeModule
 
 _STAMPED_SIZE: Final = 8 << 20
 """Smaller files are read again, which takes some milliseconds."""
@@ -223,7 +223,7 @@ def inspect(source: Source) -> ModuleSummary:
 
 def declaration_of(function: VmFunction, signature: Signature) -> str:
     """``func @main(tensor<4x?xf32>, !vm.ref<?>) -> (!vm.ref<?>)``."""
-    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.vmfb.decode import BytecodeModule
 
     module = function.module
     asserted = asserted_by(module, function.name) if isinstance(module, BytecodeModule) else {}
@@ -239,7 +239,7 @@ def declaration_of(function: VmFunction, signature: Signature) -> str:
 
 def asserted_by(module: BytecodeModule, name: str) -> Mapping[int, AssertedTensor]:
     """What an exported function asserts, by position; of two twins the one that takes fences does so."""
-    from jitree.dispatch.asserted import asserted_tensors
+    from jitree.dispatch.variants import asserted_tensors
 
     ordinals = {export.name: export.ordinal for export in module.module.exports}
     return asserted_tensors(module, ordinals.get(name + TORCH_ASYNC_SUFFIX, ordinals[name]))

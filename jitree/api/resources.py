@@ -13,7 +13,6 @@ from jitree.api.executables import Plugin, create_loaders
 from jitree.api.load_order import parse_reference
 from jitree.api.session_arguments import host_array, require, require_arithmetic, require_option
 from jitree.base.finalizers import Unique
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, UnimplementedError
 from jitree.hal.buffer import BufferView
@@ -24,6 +23,7 @@ from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.references import HAL_TYPES
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.archive import standard_input
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from jitree.base.cancel_scopes import Scope, require_going_on
 from jitree.base.finalizers import Finalizer
 from jitree.base.records import NamedTuple
 from jitree.codegen.image.builder import UNLIMITED, BuilderLimits
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.plain.counting import CountingEngine
@@ -44,6 +43,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import without_lists
 from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.vmfb.archive import Source, loading, name_of, separate_content
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:

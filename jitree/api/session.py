@@ -20,7 +20,6 @@ from jitree.api.session_arguments import Compiled, Loaded
 from jitree.base.cancel_scopes import deadline
 from jitree.base.finalizers import Finalized, Remade, require_interpreter
 from jitree.base.memory import give_back_free_memory, give_back_much_free_memory, once
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import WAITING_TIERS, Context, ContextFlags, ModuleLike, default_tier
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.dispatch.host_module import HostModule, Signal
@@ -30,6 +29,7 @@ from jitree.hal.local import interrupts
 from jitree.hal.watchdog import start as start_watchdog
 from jitree.hal.watchdog import watch_calls, watch_gate
 from jitree.modules.hal.module import write_to_stderr
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jitree.api.executable_choice import Preference
     from jitree.api.executables import Plugin
     from jitree.api.sandbox import Limits, Sandbox
-    from jitree.codegen.image.pack import Pack
+    from jitree.codegen.image.contents import Pack
     from jitree.dispatch.context import ModuleLike
     from jitree.dispatch.host_module import HostModule
     from jitree.params.provider import ParameterProvider

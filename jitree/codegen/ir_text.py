@@ -13,13 +13,13 @@ LLVM_TYPES: Final = {
 }  # fmt: skip
 UNLIKELY: Final = ", !prof !1"
 LIKELY: Final = ", !prof !2"
-_PURE: Final = frozenset((
+PURE: Final = frozenset((
     "add", "sub", "mul", "shl", "lshr", "ashr", "and", "or", "xor", "icmp", "fcmp", "select", "trunc", "zext",
     "sext", "fpext", "fptrunc", "sitofp", "uitofp", "fptosi", "bitcast", "getelementptr", "ptrtoint",
     "inttoptr", "insertelement", "extractelement", "shufflevector", "fadd", "fsub", "fmul", "fdiv", "fneg",
 ))  # fmt: skip
 """Instructions that give the same wherever they stand, and do nothing else: none traps or reads memory."""
-_PURE_OTHERS: Final = re.compile(
+PURE_OTHERS: Final = re.compile(
     r"[us](?:div|rem) .*, (?:splat \(\w+ )?[1-9]\d*\)?"
     r"|call .* @llvm\.(?:arithmetic\.fence|fma|fmuladd|[us]min|[us]max|fshl|floor|ceil|round|trunc|fabs)\..*"
 )
@@ -30,7 +30,7 @@ _FIRST_FREE: Final = 100
 
 def is_pure(expression: str) -> bool:
     """Whether it gives the same wherever it stands, and does nothing else."""
-    return expression.partition(" ")[0] in _PURE or bool(_PURE_OTHERS.fullmatch(expression))
+    return expression.partition(" ")[0] in PURE or bool(PURE_OTHERS.fullmatch(expression))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""LLVM IR of the functions of :mod:`jitree.codegen.processor`, and of ``rounded_once`` of
+"""LLVM IR of the functions of :mod:`jitree.codegen.primitives`, and of ``rounded_once`` of
 :mod:`jitree.codegen.numbers`, by processor: all that differs between them.
 
 Texts that call one are the same for every machine; the compiler adds the definitions for its target.

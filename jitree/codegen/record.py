@@ -14,7 +14,7 @@
 A record is its address: ``Entry(0)`` is none, false, and equal to another none. The class states the fields
 in order, from which their places follow: integers, addresses of records, or a record itself where its class
 is ``embedded``. A class of a class has the fields of that one first, and may state another class of records
-for them. As machine code an access is one instruction (:mod:`jitree.codegen.typed`).
+for them. As machine code an access is one instruction (:mod:`jitree.codegen.functions`).
 
 The fields of a class are not looked at when it is made, as every program makes dozens of classes. They are
 laid out when code asks for their places, and become attributes with the first record.

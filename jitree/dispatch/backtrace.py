@@ -93,7 +93,7 @@ def _ties(function: FunctionRecord, word: int) -> list[str]:
     is_assertion = word < len(function.code) and function.code[word] == _FAIL
     if not is_assertion and not (callee and callee.endswith(_ASSERTION)):
         return []
-    from jitree.vmfb.dimension_constraints import tied
+    from jitree.vmfb.argument_placement import tied
 
     record = function.module
     return tied(record.module, record.program, *record.program.location(word))

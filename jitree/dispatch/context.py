@@ -11,7 +11,6 @@ from jitree.base.arguments import items, object_of
 from jitree.base.finalizers import Unique
 from jitree.base.records import Flags
 from jitree.codegen.image import look_for_ended_builders
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
 from jitree.dispatch.function import VmFunction
 from jitree.dispatch.host_module import HostModule, Signal
@@ -35,6 +34,7 @@ from jitree.regs.handles import HandleTable
 from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.regs.records import ModuleRecord
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.schema import Import
 
 if TYPE_CHECKING:

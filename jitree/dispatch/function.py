@@ -22,7 +22,7 @@ from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, ascending_s
 from jitree.vmfb.words import OPCODE, TAG_REF_MOVE
 
 if TYPE_CHECKING:
-    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.vmfb.decode import BytecodeModule
     from jitree.vmfb.schema import Attr, Dependency
 
     class ExportingModule(Protocol):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from jitree.base.arguments import object_of
 from jitree.base.records import NamedTuple
 from jitree.dispatch import sites
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import AGAIN
 from jitree.dispatch.function import BytecodeFunction, HostFunction
 from jitree.dispatch.host_export import HostExport
@@ -18,13 +17,14 @@ from jitree.errors import InternalError, InvalidArgumentError, NotFoundError
 from jitree.regs.handles import HandleTable
 from jitree.regs.records import FunctionRecord, ModuleRecord
 from jitree.vmfb.cconv import parse
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.schema import Import
 
 if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
     from jitree.regs.machine import Machine
     from jitree.regs.records import FunctionRecords, SiteCall
-    from jitree.vmfb.program import DecodedModule
+    from jitree.vmfb.schema import DecodedModule
 
     class Linker(Protocol):
         """The context that a module is linked in."""
@@ -102,8 +102,7 @@ class BytecodeInstance:
                 record.link(ordinal, None)
                 site = _HostSite(ordinal, self.module.program, target, calls_code)
                 record.first_calls[ordinal] = partial(_call_unprepared, site, _UNPREPARED)
-                if address := site.code():
-                    record.link_compiled(ordinal, address)
+                site.link(record)
             else:
                 record.link(ordinal, target)
         if context.tier == "native":
@@ -140,15 +139,11 @@ class _HostSite(NamedTuple):
     target: HostTarget
     calls_code: bool
 
-    def code(self) -> int:
-        """The address of machine code that does the same, 0 while there is none."""
+    def link(self, record: ModuleRecord) -> int:
+        """Gives the module machine code that does the same; its address, 0 while there is none."""
         compiled = self.target.export.compiled
-        return compiled() if self.calls_code and compiled is not None else 0
-
-    def link(self, machine: Machine) -> int:
-        """Gives the machine's module the machine code, if that is there; its address."""
-        if address := self.code():
-            machine.module.link_compiled(self.ordinal, address)
+        if address := compiled() if self.calls_code and compiled is not None else 0:
+            record.link_compiled(self.ordinal, address)
         return address
 
     def refills(self, index: int, machine: Machine) -> bool:
@@ -157,7 +152,7 @@ class _HostSite(NamedTuple):
         refill = target.export.refill
         return (
             refill is not None
-            and self.link(machine) != 0
+            and self.link(machine.module) != 0
             and refill(target.state, machine, self.program.site(index))
         )
 
@@ -170,7 +165,7 @@ def _call_unprepared(site: _HostSite, more: int, index: int, machine: Machine) -
     following = partial(_call_unprepared, site, more - 1) if more else partial(_bind, site)
     machine.module.sites[index] = partial(following, index)
     if site.target.export.refill is None:
-        site.link(machine)
+        site.link(machine.module)
     return sites.call_once(machine, site.program.site(index), site.target)
 
 
@@ -189,7 +184,7 @@ def _call_refilled(site: _HostSite, index: int, call: SiteCall, machine: Machine
 
 
 def _call_until_compiled(site: _HostSite, index: int, call: SiteCall, machine: Machine) -> int:
-    if site.link(machine):
+    if site.link(machine.module):
         machine.module.sites[index] = call
     return call(machine)
 

@@ -2,7 +2,7 @@
 
 The plain tier calls them, and Numba compiles them: the fast tier's handlers inline the code, compiled
 functions and loop nests are written with the few instructions that LLVM leaves of it
-(:mod:`jitree.dispatch.semantics_rows`). Tests compare all with numpy. Operand types come from the instruction
+(:mod:`jitree.dispatch.native.rows`). Tests compare all with numpy. Operand types come from the instruction
 table, so a row here cannot disagree with it.
 """
 
@@ -14,13 +14,13 @@ from types import ModuleType
 from typing import Any, Final
 
 from jitree.base.records import NamedTuple
-from jitree.codegen.vector_math import binary64, functions
+from jitree.codegen.vector_math import functions
 from jitree.dispatch import semantics_float, semantics_integer
 from jitree.dispatch.math_library import math_functions
 from jitree.vmfb.instructions import INSTRUCTIONS, Instruction
 
 FAMILIES: Final[tuple[ModuleType, ...]] = (
-    semantics_integer, semantics_float, semantics_float, functions, binary64,
+    semantics_integer, semantics_float, semantics_float, functions,
 )  # fmt: skip
 
 _WIDTH: Final = re.compile("(?<=_[if])(32|64)")

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from jitree.codegen import forks, functions, numbers, processor_texts  # noqa: F401  (it makes primitives known)
+from jitree.codegen import functions, numbers, processor_texts  # noqa: F401  (it makes primitives known)
 from jitree.codegen.frontend import declared, inlined, primitive, signature, signature_of, standing_for, types
+from jitree.codegen.image.worklist import spread
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
-from jitree.dispatch import semantics_rows
-from jitree.dispatch.native import packed, side_exits
+from jitree.dispatch.native import rows as rows_of_functions
+from jitree.dispatch.native import side_exits
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.regs import access, fuel
+from jitree.regs import access
 
 _NUMBERS: Final = {"i32": types.int32, "i64": types.int64, "f32": types.float32, "f64": types.float64}
 
@@ -46,25 +47,25 @@ _COUNTING: Final = (
 def texts() -> list[str]:
     """The IR of all semantics functions, ``result @"semantics.add.i32"(arguments)``, and of what counts
     references, to be inlined."""
-    made = dict(pair for group in forks.spread(_made, COMPILED) for pair in group.items())
+    made = dict(pair for group in spread(_made, COMPILED) for pair in group.items())
     for function in (
         *_COUNTING,
         side_exits.materialise,
         *side_exits.FUNCTIONS,
-        *packed.FUNCTIONS,
+        *side_exits.PACKED,
         *access.FUNCTIONS,
-        *fuel.FUNCTIONS,
+        *access.FUEL_FUNCTIONS,
     ):
         made |= inlined(function, function.__name__, signature_of(function))
     return [*made.values(), _vector_math(name for name in MNEMONICS if name in FUNCTIONS)]
 
 
 def rows() -> bytes:
-    """:func:`~jitree.dispatch.semantics_rows.encode` of all that compiled functions are written with."""
+    """:func:`~jitree.dispatch.native.rows.encode` of all that compiled functions are written with."""
     names = {symbol(mnemonic): mnemonic for mnemonic in COMPILED}
-    called = (*side_exits.FUNCTIONS, packed.packed, *access.CALLED, *fuel.CALLED)
+    called = (*side_exits.FUNCTIONS, side_exits.packed, *access.CALLED, *access.FUEL_CALLED)
     names |= {name: name for name in ("retain", "drop", *(item.__name__ for item in called))}
-    return semantics_rows.encode(texts(), names)
+    return rows_of_functions.encode(texts(), names)
 
 
 def stand_in(mnemonic: str) -> Callable[..., Any]:

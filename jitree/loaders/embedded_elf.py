@@ -282,7 +282,7 @@ def open_library(data: memoryview) -> tuple[ElfImage, int]:
             "embedded ELF libraries cannot be loaded on this machine's architecture"
         )
     if bytes(data[: len(FATELF_MAGIC)]) == FATELF_MAGIC:
-        from jitree.loaders.fatelf import select_slice  # now: few programs hold such files
+        from jitree.loaders.elf_format import select_slice  # now: few programs hold such files
 
         data = select_slice(data, architecture)
     image = load_image(data, architecture)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.base.events import EventReader
-    from jitree.regs.object_pool import Connected, ObjectPool
+    from jitree.regs.memory import Connected, ObjectPool
 
 CAPACITY: Final = 1 << 20
 """Live objects per table. Untouched entries cost address space only."""

@@ -92,7 +92,7 @@ class Packed(MemoryRecord):
     """Lists copies of constants in the order in which vectors need them.
 
     Each is in a place as far from the constant as any other. Machine code makes them
-    (`dispatch/native/packed.py`)."""
+    (`dispatch/native/side_exits.py`)."""
 
     start: i64  # address of the constants
     size: i64  # of them, in bytes

@@ -22,7 +22,7 @@ from jitree.regs.records import FunctionRecord, FunctionRecords
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from jitree.regs.object_pool import ObjectPool
+    from jitree.regs.memory import ObjectPool
     from jitree.regs.records import ModuleRecord
 
     class Awaited(Protocol):

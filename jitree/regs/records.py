@@ -30,8 +30,7 @@ from jitree.regs.layout import (
 )
 from jitree.regs.memory import UNBOUNDED, address_of, zeroed
 from jitree.vmfb.cconv import RegisterSlot
-from jitree.vmfb.program import DecodedModule
-from jitree.vmfb.schema import ModuleTables
+from jitree.vmfb.schema import DecodedModule, ModuleTables
 
 _FUNCTION: Final = words_of(FunctionEntry)
 _MODULE: Final = words_of(ModuleEntry)

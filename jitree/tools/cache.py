@@ -16,11 +16,11 @@ from jitree.codegen.image import Provider, Recipe, cache, contents, shipped
 from jitree.codegen.image.batch import ImageBatch
 from jitree.codegen.image.builder import UNLIMITED
 from jitree.codegen.image.cache import kept_in, place
+from jitree.codegen.image.contents import packed
 from jitree.codegen.image.flat import key_of
-from jitree.codegen.image.pack import packed
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from jitree.tools.flags import ParsedFlags, command, flag_set, run_subcommand
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
 
 WARM_FLAGS: Final = flag_set(
@@ -81,7 +81,7 @@ def own_recipes() -> tuple[Recipe, ...]:
     from jitree.loaders.vmvx.kernels import SPANS
     from jitree.modules.hal import native as hal
     from jitree.modules.vmvx import kernels as vmvx
-    from jitree.vmfb.native.code import RECIPE as LOAD
+    from jitree.vmfb.native import RECIPE as LOAD
 
     return LOOP, executor.RECIPE, hal.RECIPE, STREAMS, CALLS, vmvx.RECIPE, SPANS, LOAD, BASE
 

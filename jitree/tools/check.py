@@ -139,7 +139,7 @@ def find_tests(module: ModuleLike, filters: str) -> list[str]:
 
 
 def _convention(module: ModuleLike, name: str) -> str:
-    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.vmfb.decode import BytecodeModule
 
     if not isinstance(module, BytecodeModule):
         raise InvalidArgumentError(f"module '{module.name}' is not compiled; the last module holds the tests")

@@ -344,9 +344,8 @@ def _asks_for_native(flags: ParsedFlags) -> bool:
 
 
 def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
-    from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.tools import dump_code
-    from jitree.vmfb.decode import decode_module
+    from jitree.vmfb.decode import BytecodeModule, decode_module
 
     module = BytecodeModule(read, decode_module(read))
     if flags.boolean("tiers"):

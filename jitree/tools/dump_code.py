@@ -20,7 +20,6 @@ from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.codegen.image import Recipe, cache
 from jitree.codegen.image.build import generate
 from jitree.codegen.image.generated import Unit
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests, tiering
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
@@ -31,6 +30,7 @@ from jitree.loaders.vmvx.build import WORKGROUP
 from jitree.loaders.vmvx.kernels import kernels
 from jitree.observe.taps import near
 from jitree.tools.dump_summary import is_executable
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.disassemble import function_symbol
 from jitree.vmfb.schema import FunctionRow, ModuleTables
 

@@ -15,7 +15,7 @@ from jitree.api.calls.declaration import Parameter, signature_of
 from jitree.base.records import rows_of
 from jitree.cuda import executable_format, ptx
 from jitree.errors import StatusError
-from jitree.loaders import elf_format, fatelf
+from jitree.loaders import elf_format
 from jitree.loaders.elf_file import bad_elf, read_elf
 from jitree.loaders.embedded_elf import open_library
 from jitree.loaders.environment import Environment
@@ -69,12 +69,12 @@ def executable_lines(module: ModuleTables) -> Iterator[str]:
 
 def is_executable(data: memoryview) -> bool:
     start = bytes(data[:8])
-    return start.startswith((ELF, *_CUDA)) or start[4:] in _CUDA or fatelf.is_fatelf(data)
+    return start.startswith((ELF, *_CUDA)) or start[4:] in _CUDA or elf_format.is_fatelf(data)
 
 
 def _lines(data: memoryview) -> Iterator[str]:
-    if fatelf.is_fatelf(data):
-        for row in fatelf.slices(data):
+    if elf_format.is_fatelf(data):
+        for row in elf_format.slices(data):
             yield f"FatELF slice for {row.name}, {row.size} bytes:"
             yield from _elf_lines(row.content(data))
     elif bytes(data[:4]) == ELF:
@@ -186,7 +186,7 @@ def _places(functions: Iterable[tuple[str, list[str]]]) -> Iterator[str]:
 
 
 def _native(data: memoryview) -> Named:
-    if not fatelf.is_fatelf(data) and bytes(data[:4]) != ELF:
+    if not elf_format.is_fatelf(data) and bytes(data[:4]) != ELF:
         for export in executable_format.read(data).exports:
             stages = [f"{place} ({stage})" for stage, place in export.stages.items()]
             yield export.name, [*([str(export.location)] if export.location else ()), *stages]

@@ -198,7 +198,7 @@ def _read_module(path: str, mode: str) -> ModuleLike:
     from jitree.api.load_order import parse_reference
     from jitree.api.module_files import open_module_file
     from jitree.api.session import Instance
-    from jitree.dispatch.bytecode_module import BytecodeModule
+    from jitree.vmfb.decode import BytecodeModule
 
     reference = parse_reference(path)
     if reference is not None:

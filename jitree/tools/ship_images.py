@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.codegen.forks import spread
 from jitree.codegen.image import Recipe, shipped
 from jitree.codegen.image.build import build, generate, level_target
 from jitree.codegen.image.compile import Target
 from jitree.codegen.image.flat import encode, hashed, key_of
 from jitree.codegen.image.generated import Generated
+from jitree.codegen.image.worklist import spread
 from jitree.tools import build_stamp
 from jitree.tools.cache import own_recipes
 

@@ -1,7 +1,8 @@
 """Verifies a module's function bodies and decodes them.
 
 Machine code (:mod:`jitree.vmfb.native`) that gets a Decoder record makes of them one
-:class:`~jitree.vmfb.program.DecodedModule`.
+:class:`~jitree.vmfb.schema.DecodedModule`. A :class:`BytecodeModule` holds one, shared by every context that
+registers it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import numpy as np
 
 from jitree.base.memory import address_of
 from jitree.codegen.record import layout_of, size_of, words_of
-from jitree.errors import InternalError, StatusError
+from jitree.errors import InternalError, StatusError, error_context
+from jitree.vmfb.archive import Archive, Source
 from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, Span, parse
-from jitree.vmfb.module import read_signatures
-from jitree.vmfb.native.code import Code, compiled, interpreted
+from jitree.vmfb.module import read_module, read_signatures
+from jitree.vmfb.native import Code, compiled, interpreted
 from jitree.vmfb.native.layout import (
     SPAN,
     BlockRecord,
@@ -29,15 +31,21 @@ from jitree.vmfb.native.layout import (
     FoundPart,
     FunctionRowRecord,
 )
-from jitree.vmfb.program import DecodedFunctions, DecodedModule
-from jitree.vmfb.schema import FIRST_MOVING_VERSION, ModuleTables
+from jitree.vmfb.schema import (
+    FIRST_MOVING_VERSION,
+    Attr,
+    DecodedFunctions,
+    DecodedModule,
+    Dependency,
+    Import,
+    ModuleTables,
+)
 from jitree.vmfb.words import MULTIPLY_ADD, STRICT
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.vmfb.module import Signatures
-
+    from jitree.vmfb.schema import Signatures
 
 _LINE: Final = 16
 """Words of a cache line."""
@@ -227,3 +235,53 @@ def _placed(words: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     first = -address_of(block) % (4 * _LINE) // 4 + _LINE // 2
     block[first : first + len(words)] = words
     return block[first : first + len(words)]
+
+
+class BytecodeModule:
+    """A loaded module. It has no state: globals belong to the contexts."""
+
+    __slots__ = ("__weakref__", "module", "name", "program")
+
+    def __init__(self, module: ModuleTables, program: DecodedModule) -> None:
+        self.module = module
+        self.name = module.name
+        self.program = program
+
+    @staticmethod
+    def load(source: Source, name: str | None = None, arithmetic: str = STRICT) -> BytecodeModule:
+        """Opens, verifies and decodes a module; ``name`` is for messages, ``arithmetic`` one of
+        :mod:`jitree.vmfb.words`.
+
+        INVALID_ARGUMENT and the other statuses of a failed check, with the file as context.
+        """
+        archive = Archive.open(source, name)
+        module = read_module(archive)
+        with error_context(f"loading bytecode module at '{archive.name}'"):
+            return BytecodeModule(module, decode_module(module, arithmetic))
+
+    @property
+    def version(self) -> int:
+        return self.module.version
+
+    @property
+    def attrs(self) -> Sequence[Attr]:
+        return self.module.attrs
+
+    @property
+    def dependencies(self) -> Sequence[Dependency]:
+        return self.module.dependencies
+
+    @property
+    def imports(self) -> Sequence[Import]:
+        return self.module.imports
+
+    def export_names(self) -> list[str]:
+        """Exported functions in file order, ``__init`` and the like included."""
+        return [export.name for export in self.module.exports]
+
+    def convention(self, ordinal: int) -> CallingConvention:
+        """The calling convention of an internal function."""
+        return parse(self.module.functions[ordinal].cconv)
+
+    def __repr__(self) -> str:
+        return f"<BytecodeModule {self.name} of {len(self.module.functions)} functions>"

@@ -15,7 +15,7 @@ import numpy as np
 from jitree.base.memory import address_of
 from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.errors import InvalidArgumentError
-from jitree.vmfb.native.code import compiled, interpreted
+from jitree.vmfb.native import compiled, interpreted
 from jitree.vmfb.native.layout import ColumnReader, Finding, Verifier
 
 if TYPE_CHECKING:

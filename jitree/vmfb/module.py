@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, UnimplementedError
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading
 from jitree.vmfb.cconv import (
-    CallingConvention,
     EntryRule,
-    RegisterSlot,
     ascending_slots,
     first_fit_slots,
     parse,
@@ -44,17 +41,17 @@ from jitree.vmfb.schema import (
     Export,
     FunctionRow,
     FunctionRows,
+    FunctionSignature,
     Import,
     ModuleTables,
     RodataRows,
     RodataSegment,
     Rows,
+    Signatures,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy.typing as npt
 
     from jitree.vmfb.debug import DebugDatabase
 
@@ -375,39 +372,6 @@ _LAST_FIRST_FIT_HAL: Final = 5
 _FIRST_ASCENDING_HAL: Final = 7
 _DECISIVE: Final = ("requirements", "value_count", "ref_count")
 """What decides on the signature of a function, beside its convention."""
-
-
-class FunctionSignature(NamedTuple):
-    """How an internal function is called, and the registers it may use."""
-
-    cconv: CallingConvention
-    argument_tags: tuple[int, ...]
-    argument_slots: tuple[RegisterSlot, ...]
-    value_count: int
-    """Value slots that instructions may name: as recorded."""
-    ref_count: int
-
-
-class Signatures(Rows[FunctionSignature]):
-    """The signatures of all functions, of which many are alike."""
-
-    __slots__ = ("distinct", "kinds")
-
-    def __init__(self, distinct: Sequence[FunctionSignature], kinds: npt.NDArray[np.int64]) -> None:
-        self.distinct = distinct
-        self.kinds = kinds
-        """Of each function the place of its signature in ``distinct``."""
-
-    def __len__(self) -> int:
-        return len(self.kinds)
-
-    def __getitem__(self, ordinal: int) -> FunctionSignature:  # type: ignore[override]  # no slices
-        return self.distinct[int(self.kinds[ordinal])]
-
-    def column(self, values: Sequence[int]) -> npt.NDArray[np.int64]:
-        """For each function what ``values`` has for its signature in ``distinct``."""
-        column: npt.NDArray[np.int64] = np.array(values, np.int64)[self.kinds]
-        return column
 
 
 def read_signatures(module: ModuleTables) -> Signatures:

@@ -12,13 +12,12 @@ import pytest
 
 import jitree
 from jitree.api import executable_choice
-from jitree.dispatch.asserted import asserted_tensors
-from jitree.dispatch.bytecode_module import BytecodeModule
-from jitree.dispatch.variants import Variants, find_variants, with_formats
+from jitree.dispatch.variants import Variants, asserted_tensors, find_variants, with_formats
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal.executable import prepared_executables
 from jitree.tools import run
 from jitree.types import BY_NAME as ELEMENT_TYPES
+from jitree.vmfb.decode import BytecodeModule
 
 PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
 PROGRAM = PROGRAMS / "variants.vmfb"

@@ -22,7 +22,7 @@ from jitree.compare.sides import _array as compared
 from jitree.compat.iree_runtime.vm import VmModule
 from jitree.cuda.interop import CudaExchange
 from jitree.errors import attribute_of, has_attribute
-from jitree.loaders.plugins import _address
+from jitree.loaders.system_library import _address
 from jitree.params.provider import _as_array, state_of
 from jitree.vmfb import archive
 from tests.api.programs import ARITHMETIC

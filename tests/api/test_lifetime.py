@@ -14,12 +14,12 @@ import pytest
 
 import jitree
 from jitree import HostExport, HostModule, Instance, Session
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import (
     CancelledError,
     FailedPreconditionError,
     NotFoundError,
 )
+from jitree.vmfb.decode import BytecodeModule
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
 
 X = np.arange(4, dtype=np.float32)

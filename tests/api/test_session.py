@@ -17,7 +17,6 @@ import jitree
 from jitree import ContextFlags, HostExport, HostModule, Instance, Session
 from jitree.codegen import image
 from jitree.dispatch import context
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.engine import Engine
 from jitree.errors import (
     AlreadyExistsError,
@@ -28,6 +27,7 @@ from jitree.errors import (
     UnavailableError,
 )
 from jitree.hal.driver import DriverRegistry
+from jitree.vmfb.decode import BytecodeModule
 from tests.api.programs import ARITHMETIC, ECHO, LIBRARY, PROGRAM, STATE
 from tests.assembler import Assembler
 

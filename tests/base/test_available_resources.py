@@ -18,7 +18,8 @@ import pytest
 
 from jitree.base import available_resources
 from jitree.base.available_resources import available_memory, available_processors, processor_quota
-from jitree.codegen import forks, image
+from jitree.codegen import image
+from jitree.codegen.image import worklist
 from jitree.hal.local.topology import parse_parameters
 
 _LIMITED = """
@@ -90,9 +91,9 @@ def test_whoever_counts_processors_knows_the_quota(
     assert image.processors() == count
     assert parse_parameters({}).topologies[0].worker_count == count
     monkeypatch.setattr(threading, "active_count", lambda: 1)
-    monkeypatch.setattr(forks, "_Copy", _Copy)
+    monkeypatch.setattr(worklist, "_Copy", _Copy)
     monkeypatch.setattr(_Copy, "count", 0)
-    assert forks.spread(str, range(16)) == list(map(str, range(16)))
+    assert worklist.spread(str, range(16)) == list(map(str, range(16)))
     assert _Copy.count == count - 1
 
 

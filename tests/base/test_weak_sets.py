@@ -17,7 +17,7 @@ from jitree.hal.exchange import exporters
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.native_library import module, references
 from jitree.observe.observation import Observation
-from jitree.vmfb import dimension_constraints
+from jitree.vmfb import argument_placement
 from tests.base.interruption import Interruption
 
 
@@ -106,7 +106,7 @@ TABLES = {
     "libraries": module._states,
 }  # fmt: skip
 BY_OBJECT = {
-    "native code": tiering._modules, "ties": dimension_constraints._found,
+    "native code": tiering._modules, "ties": argument_placement._found,
     "array libraries": dlpack._functions,
     "references": references._tables, "observed writes": Observation(cast(Any, None), ())._writes,
 }  # fmt: skip

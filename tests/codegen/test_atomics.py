@@ -18,13 +18,17 @@ from jitree.codegen.primitives import (
     apart,
     call,
     call_int,
+    call_kernel,
+    flush_denormals,
     greater,
     lesser,
+    pause,
     quotient,
     remainder,
+    restore_denormals,
     stack_address,
+    ticks,
 )
-from jitree.codegen.processor import call_kernel, flush_denormals, pause, restore_denormals, ticks
 from jitree.codegen.record import (
     Atomic,
     MemoryRecord,

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.codegen import frontend, functions
-from jitree.codegen.forks import spread
 from jitree.codegen.image.compile import compile_object, host_target
 from jitree.codegen.image.flat import Image, map_image
 from jitree.codegen.image.link import link
+from jitree.codegen.image.worklist import spread
 from jitree.codegen.numbers import divide
 from jitree.codegen.primitives import (
     below,

@@ -20,12 +20,12 @@ from jitree.codegen.image.build import build, generate
 from jitree.codegen.image.compile import host_target
 from jitree.codegen.image.flat import decode_trusted, map_image
 from jitree.codegen.image.generated import Generated, Unit
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import prelude
 from jitree.dispatch.native.prelude import BASE
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.tools import build_stamp, ship_images
 from jitree.tools.cache import own_recipes
+from jitree.vmfb.decode import BytecodeModule
 from tests.loaders.samples import sample
 
 _ROOT = Path(__file__).parents[2]

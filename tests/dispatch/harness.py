@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jitree.codegen import image
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.function import VmFunction
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.native import tiering
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 
 TIERS = ("plain", "fast", "native")

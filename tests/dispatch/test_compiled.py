@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import FailedPreconditionError, InvalidArgumentError
 from jitree.regs.list import VmList
+from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.harness import Vm
 
 PROGRAMS = BytecodeModule.load(Path(__file__).parents[1] / "data" / "vm" / "programs.vmfb")

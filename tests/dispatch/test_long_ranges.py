@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jitree.base.copying import PART
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.plain import buffers as hashing
 from jitree.errors import CancelledError
@@ -14,6 +13,7 @@ from jitree.modules.vmvx.kernels import in_python
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import Machine
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 
 SIZE = 3 * PART + 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 from tests.dispatch.harness import compile_here
 from tests.dispatch.test_random_programs import PAIRS, Writer, outcome

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.instructions import INSTRUCTIONS, Instruction
 from tests.assembler import Assembler
 from tests.dispatch.harness import HostFunctions, Vm, compile_here, load

@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.instructions import BY_MNEMONIC
 from tests.assembler import Assembler
 

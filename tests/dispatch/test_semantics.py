@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitree.codegen.vector_math.ir import FUNCTIONS
-from jitree.dispatch import semantics_rows
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
+from jitree.dispatch.native import rows as rows_of_functions
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import InvalidArgumentError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.instructions import INSTRUCTIONS
 from jitree.vmfb.words import FUSED, STRICT
 from tests.assembler import Assembler
@@ -207,7 +207,7 @@ def test_bits_of_floats_pass_unchanged() -> None:
 
 def test_rows_are_short_and_without_names_of_a_compiler() -> None:
     """What compiled functions are written with: a few instructions that any LLVM knows."""
-    rows = semantics_rows.rows()
+    rows = rows_of_functions.rows()
     assert (set(rows) & set(SEMANTICS)) | set(FUNCTIONS) == {
         mnemonic for mnemonic, semantic in SEMANTICS.items() if semantic.math_function is None
     }

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
@@ -25,6 +24,7 @@ from jitree.hal.command_list import DIRECT, CommandList
 from jitree.hal.local import executor
 from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.regs.memory import address_of
+from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests.programs import LoopText
 from tests.fuzz.nests import KINDS, LENGTH, Outcome, disagreements, extreme, memory_of
 from tests.fuzz.numbered import Result, main

@@ -16,13 +16,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.linking import BytecodeInstance
 from jitree.errors import StatusError
 from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 from tests.dispatch.harness import compile_here
 from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Sum, Text, argument, module

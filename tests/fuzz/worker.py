@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 import jitree
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 
 _MEMORY_LIMIT = 6 << 30

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jitree.codegen.processor import ticks
+from jitree.codegen.primitives import ticks
 from jitree.codegen.record import atomic_load, atomic_store, size_of
 from jitree.hal.command_layout import MOST_GAINED, POSTED_STOP, POSTING, Helper, ThreadTeam
 from jitree.hal.command_list import CommandList

@@ -25,7 +25,7 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.environment import ImportProvider
-from jitree.loaders.plugins import FunctionTable, PluginLibrary, open_plugin
+from jitree.loaders.system_library import FunctionTable, PluginLibrary, open_plugin
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.compiler import COMPILER, NEEDS_COMPILER, compile_library
 from tests.loaders.samples import NEEDS_X86_64, ON_X86_64, load, sample

@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests
 from jitree.dispatch.native.build import build
-from jitree.dispatch.native.cut_function import find_cut
+from jitree.dispatch.native.lower_function import find_cut
 from jitree.dispatch.native.nests import cutting
 from jitree.dispatch.native.source import from_program
 from jitree.errors import OutOfRangeError
+from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests.programs import LoopText
 from tests.hal.native_kernels import aligned
 from tests.loaders.vmvx.cut_programs import KernelText, compiled, most_parts, run_whole

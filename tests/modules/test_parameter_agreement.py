@@ -255,8 +255,8 @@ def test_what_names_say_of_operands(name: str, shape: tuple[int, ...], expected:
 
 def test_uses_that_cannot_be_followed() -> None:
     """A variable is bound by the call that runs the commands, not by a dispatch."""
-    from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.modules.io_parameters.requests import find_uses
+    from jitree.vmfb.decode import BytecodeModule
 
     uses = find_uses([BytecodeModule.load(PROGRAM)])
     assert uses.kernels == {

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from jitree.codegen import image
 from jitree.codegen.numbers import i32
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule
@@ -23,6 +22,7 @@ from jitree.modules.vmvx.kernels import BINARY_CCONV, COMPILED, UNARY_CCONV
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import ENTRY, KIND_BUFFER, STATE, STATE_WORDS
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 from tests import exact_functions
 from tests.assembler import Assembler

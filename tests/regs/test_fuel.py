@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from jitree.base.stop_word import NEVER
-from jitree.regs import fuel
+from jitree.regs import access as fuel
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import (
     SLOW_DONE,

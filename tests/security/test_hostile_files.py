@@ -15,12 +15,12 @@ import pytest
 import jitree
 from jitree.api.load_order import explain_incompatible
 from jitree.base import cancel_scopes
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
 from jitree.modules.io_parameters.agreement import KERNEL, operation, words_of
 from jitree.modules.io_parameters.requests import find_uses
 from jitree.vmfb import debug
 from jitree.vmfb.debug import DebugDatabase
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 from tests.security.programs import PROGRAM
 

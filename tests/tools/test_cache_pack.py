@@ -14,11 +14,10 @@ import pytest
 
 import jitree
 from jitree.codegen import image
-from jitree.codegen.image import batch, pack, shipped
+from jitree.codegen.image import batch, contents, shipped
+from jitree.codegen.image.contents import Mismatch, Pack, packed
 from jitree.codegen.image.flat import Recipe, hashed
 from jitree.codegen.image.keys import processor_key
-from jitree.codegen.image.pack import Mismatch, Pack, packed
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -27,6 +26,7 @@ from jitree.errors import (
 )
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.tools import cache
+from jitree.vmfb.decode import BytecodeModule
 from tests.tools.command import ROOT
 from tests.tools.command import jitree as command
 
@@ -135,7 +135,7 @@ def test_several_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_
     with jitree.Session("local-sync", tier="native") as session:
         np.testing.assert_array_equal(classified(session, compiled=path), expected)
         assert kernels_run(session)
-    monkeypatch.setattr(pack, "levels_here", lambda: ["x86-64-v2"])
+    monkeypatch.setattr(contents, "levels_here", lambda: ["x86-64-v2"])
     with (
         pytest.warns(RuntimeWarning, match=r"it is for processors x86-64-v3, aarch64, and this one is"),
         jitree.Session("local-sync", tier="fast") as session,
@@ -145,7 +145,7 @@ def test_several_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_
 
 def test_the_exact_processor_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = bytes(32)
-    monkeypatch.setattr(pack, "levels_here", lambda: ["x86-64-v3", "x86-64-v2"])
+    monkeypatch.setattr(contents, "levels_here", lambda: ["x86-64-v3", "x86-64-v2"])
     for levels, taken in (("x86-64-v2", "x86-64-v3", ""), ""), (("x86-64-v2", "x86-64-v3"), "x86-64-v3"):
         files = {level: {key: b"made for " + level.encode()} for level in levels}
         path = tmp_path / "some.jit"
@@ -214,7 +214,7 @@ def test_no_byte_of_the_head_matters_unseen(made: Path, tmp_path: Path, position
 
 def test_lists_that_make_no_sense(tmp_path: Path) -> None:
     """Their digest fits: nothing but a program writes them."""
-    stamp = pack.text("1", [], []).decode()
+    stamp = contents.text("1", [], []).decode()
     here = processor_key().hex()
     first = f"{stamp}\nprocessor {here} {bytes(32).hex()} x"
     for index in (
@@ -224,7 +224,9 @@ def test_lists_that_make_no_sense(tmp_path: Path) -> None:
     ):  # fmt: skip
         path = tmp_path / "odd.jit"
         text = index.encode("latin-1")  # some are no UTF-8
-        path.write_bytes(pack._HEADER.pack(pack._MAGIC, hashed((pack._FORMAT, text)), len(text)) + text)
+        path.write_bytes(
+            contents._HEADER.pack(contents._MAGIC, hashed((contents._FORMAT, text)), len(text)) + text
+        )
         with pytest.raises(Mismatch):
             Pack(str(path))
 
@@ -274,7 +276,7 @@ def test_another_arithmetic(made: Path, tmp_path: Path) -> None:
 
 
 def test_another_version(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "build_stamp", lambda: b"of tomorrow")
+    monkeypatch.setattr(contents, "build_stamp", lambda: b"of tomorrow")
     with pytest.raises(Mismatch, match=f"jitree {jitree.__version__} has made it, and this one makes other"):
         Pack(str(made))
 

@@ -14,10 +14,10 @@ from jitree.base.memory import PAGE_SIZE, READ, WRITE, Mapping
 from jitree.codegen import image
 from jitree.errors import StatusError
 from jitree.vmfb import module as modules
+from jitree.vmfb import native as code
 from jitree.vmfb.archive import IDENTIFIER, Archive
 from jitree.vmfb.flatbuffer import FlatBuffer, columns_of
-from jitree.vmfb.native import code
-from jitree.vmfb.native.code import RECIPE, Code
+from jitree.vmfb.native import RECIPE, Code
 from tests.assembler import Assembler
 
 DATA = Path(__file__).parents[1] / "data"

@@ -93,7 +93,7 @@ def test_only_assertions_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*_: object) -> list[str]:
         raise AssertionError("the function was read")
 
-    monkeypatch.setattr("jitree.vmfb.dimension_constraints.tied", refuse)
+    monkeypatch.setattr("jitree.vmfb.argument_placement.tied", refuse)
     program = Assembler("m").import_function("hal.buffer_view.dim", "0ri_I")
     program.function("f", "0rr_v", SIZES + "return")
     with jitree.Session("local-sync", tier="plain") as session:

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from jitree.codegen import image
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.vmfb import flatbuffer
+from jitree.vmfb import native as code
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.debug import DebugDatabase
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
 from jitree.vmfb.module import read_module
-from jitree.vmfb.native import code
-from jitree.vmfb.native.code import RECIPE
+from jitree.vmfb.native import RECIPE
 from tests.assembler import Assembler
 from tests.assembler.container import TableBuilder
 

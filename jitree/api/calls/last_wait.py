@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from jitree.dispatch.bytecode_module import BytecodeModule
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.instructions import IMPORT_BIT, InstructionRecord, read_instruction
 from jitree.vmfb.words import BASE_OPCODE, OPCODE
 

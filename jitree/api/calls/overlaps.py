@@ -19,11 +19,11 @@ from jitree.api.array import Array
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.tensor_packing import Donation, as_array, is_object
 from jitree.api.calls.transfers import copy_view
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.function import BytecodeFunction
 from jitree.errors import InvalidArgumentError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.regs.list import without_lists
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, REF_MASK, InstructionRecord, read_instructions
 
 if TYPE_CHECKING:

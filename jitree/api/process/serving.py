@@ -35,7 +35,7 @@ from jitree.loaders.vmvx.kernels import SPANS
 from jitree.modules.hal.native import RECIPE as HAL
 from jitree.modules.vmvx.kernels import RECIPE as VMVX
 from jitree.regs.machine import Machine
-from jitree.vmfb.native.code import RECIPE as LOAD
+from jitree.vmfb.native import RECIPE as LOAD
 from jitree.vmfb.words import FUSED
 
 _PREPARED: Final = (

@@ -39,7 +39,6 @@ from jitree.base.arguments import is_one_of, shown
 from jitree.base.cancel_scopes import Scope, deadline
 from jitree.base.copying import copy_of, room_for
 from jitree.base.finalizers import Unique
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.session_lock import CANCELS, ContextGate, Entrance
 from jitree.errors import (
@@ -54,6 +53,7 @@ from jitree.errors import (
     printable,
 )
 from jitree.vmfb.archive import Source, loading, name_of
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:

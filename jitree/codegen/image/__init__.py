@@ -24,7 +24,7 @@ from jitree.errors import StatusError, UnavailableError, pass_interruption, prin
 
 if TYPE_CHECKING:
     from jitree.codegen.image.builder import BuilderLimits, BuilderThread
-    from jitree.codegen.image.pack import Pack
+    from jitree.codegen.image.contents import Pack
 
 __all__ = ["Image", "Provider", "Recipe", "get", "processors", "provider", "start", "wait"]
 

@@ -45,9 +45,9 @@ def _module(recipe: Recipe) -> str:
 
 def build(generated: Generated, target: Target) -> FlatImage:
     """Compiles, on all processors, and links. Imports llvmlite."""
-    from jitree.codegen.forks import spread
     from jitree.codegen.image.compile import compile_unit
     from jitree.codegen.image.link import link
+    from jitree.codegen.image.worklist import spread
 
     objects = spread(partial(compile_unit, target=target), generated.units)
     base = None if generated.base is None else _base(generated.base, target)
@@ -96,8 +96,8 @@ def _main() -> None:
     of ``to_json``, the recipes' data; 3 the builder's own key, as hexadecimal number; 4 the program's
     process. The descriptor after 2 is of the lock. What does not depend on which images are wanted is done
     before that is known."""
-    from jitree.codegen.forks import spread
     from jitree.codegen.image.compile import target_machine
+    from jitree.codegen.image.worklist import spread
 
     count, descriptor = map(int, sys.argv[1:3])
     images = WorkList(descriptor, count)

@@ -22,7 +22,9 @@ from jitree.codegen.numbers import (
     i64,
     lookup,
 )
-from jitree.codegen.vector_math.polynomials import (
+from jitree.codegen.vector_math.tables import (
+    ERF_MASK,
+    ERF_STEP,
     HALF_PI,
     LN2,
     LOG2_E,
@@ -31,19 +33,15 @@ from jitree.codegen.vector_math.polynomials import (
     ROUNDING_F64,
     arc_tangent,
     bend_of_erf,
-    log1p_reduced,
-    power_of_two,
-    products_of_quarter_turns,
-    split,
-)
-from jitree.codegen.vector_math.tables import (
-    ERF_MASK,
-    ERF_STEP,
     cosine_rows,
     erf_rests,
     erf_values,
     exponential_rows,
+    log1p_reduced,
+    power_of_two,
+    products_of_quarter_turns,
     sine_rows,
+    split,
 )
 
 Pair = tuple[float, float]

@@ -1,4 +1,4 @@
-"""The functions of :mod:`functions` and :mod:`binary64` as LLVM IR, for one value or a vector.
+"""The functions of :mod:`functions` as LLVM IR, for one value or a vector.
 
 The functions are run on symbolic values: their primitives are replaced by ones that write an instruction
 each, or a loop. What runs rarely becomes a function of one value; a vector calls it for the lanes that
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from jitree.codegen.ir_text import LLVM_TYPES, FunctionText, llvm_type
 from jitree.codegen.numbers import INVALID_NAN
-from jitree.codegen.vector_math import binary64, functions
+from jitree.codegen.vector_math import functions
 from jitree.errors import InternalError
 
 _SIGNED: Final = {"lt": "slt", "gt": "sgt", "le": "sle", "ge": "sge", "eq": "eq", "ne": "ne"}
@@ -23,8 +23,7 @@ _ORDERED: Final = {"lt": "olt", "gt": "ogt", "le": "ole", "ge": "oge", "eq": "oe
 
 FUNCTIONS: Final[dict[str, Callable[..., float]]] = {
     name.replace("_", "."): function
-    for module in (functions, binary64)
-    for name, function in vars(module).items()
+    for name, function in vars(functions).items()
     if name.endswith(("_f32", "_f64"))
 }
 """By the instruction whose meaning they are: operands and result are of the type that the name ends in."""

@@ -29,7 +29,6 @@ from jitree.compat.iree_runtime.arguments import (
 )
 from jitree.compat.iree_runtime.buffers import VmVariantList
 from jitree.compat.iree_runtime.dtypes import Linkage
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import (
     FailedPreconditionError,
@@ -43,6 +42,7 @@ from jitree.errors import (
 from jitree.modules.hal import HalModule
 from jitree.regs.list import VmList
 from jitree.vmfb.archive import OwnMemory
+from jitree.vmfb.decode import BytecodeModule
 
 if TYPE_CHECKING:
     from jitree.api.function import Function

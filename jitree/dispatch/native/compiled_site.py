@@ -12,8 +12,13 @@ from typing import Final
 
 from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY
 from jitree.dispatch.native.emitter import Emitter
-from jitree.dispatch.native.memory import LIST_STATEMENTS, MEMORY_STATEMENTS
-from jitree.dispatch.native.site import REFERENCE_STATEMENTS, Site, Statement
+from jitree.dispatch.native.site import (
+    LIST_STATEMENTS,
+    MEMORY_STATEMENTS,
+    REFERENCE_STATEMENTS,
+    Site,
+    Statement,
+)
 from jitree.dispatch.native.ssa import REF, SsaInstruction, Value, Variable, operand
 from jitree.regs.layout import SLOW_DONE, SLOW_STOP
 

@@ -18,9 +18,9 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY, ModuleText, is_pure
 from jitree.dispatch.native import rows
-from jitree.dispatch.native.counting import on_pointers
-from jitree.dispatch.native.ownership import BINDINGS
 from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, OWN_MEMORY
+from jitree.dispatch.native.reading import BINDINGS
+from jitree.dispatch.native.rows import on_pointers
 from jitree.dispatch.native.site import CheckedText
 from jitree.dispatch.native.ssa import (
     REF,
@@ -64,7 +64,7 @@ class Emitter(CheckedText):
         self.filled: Container[Value] = ()
         """Buffers that need not be zero when they are made: nothing in them is read before it is written."""
         self.borrowed: Container[Value] = ()
-        """References that others keep (:mod:`~jitree.dispatch.native.ownership`)."""
+        """References that others keep (:mod:`~jitree.dispatch.native.reading`)."""
         self._parameters = parameters
         self.asks = asks
         """Whether Python may execute instructions that compiled code does not know."""

@@ -24,13 +24,16 @@ from jitree.dispatch.native.calls import (
     tail_symbol,
     tail_text,
 )
-from jitree.dispatch.native.cut_function import find_cut, lower_cut_function
-from jitree.dispatch.native.lower_function import check_supported, lower_function
-from jitree.dispatch.native.nest_context import leaves_nothing_else
+from jitree.dispatch.native.lower_function import (
+    check_supported,
+    find_cut,
+    lower_cut_function,
+    lower_function,
+)
 from jitree.dispatch.native.nests import Nest, find
-from jitree.dispatch.native.ownership import borrowed
+from jitree.dispatch.native.nests.writer import leaves_nothing_else
 from jitree.dispatch.native.prelude import BASE, prelude
-from jitree.dispatch.native.reading import TERMINATORS, read_blocks
+from jitree.dispatch.native.reading import TERMINATORS, borrowed, read_blocks
 from jitree.dispatch.native.source import FunctionSource, ModuleSource, decode
 from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
@@ -76,7 +79,7 @@ class Lowered(NamedTuple):
     scalar: frozenset[int]
     """Functions with loops that are no nests."""
     parts: Mapping[int, int]
-    """Functions whose calls can be cut into parts, and into how many at most (:mod:`cut_function`)."""
+    """Functions whose calls can be cut into parts, and into how many at most (:func:`lower_cut_function`)."""
     borrowing: frozenset[int]
     """Functions whose callers keep the references that they pass (:mod:`borrowing`). They have no entries."""
 

@@ -11,8 +11,7 @@ from jitree.codegen.image.flat import Recipe
 from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.codegen.ir_text import ModuleText
 from jitree.dispatch.native import rows
-from jitree.dispatch.native.counting import METADATA, declared, on_pointers
-from jitree.dispatch.native.rows import Declare
+from jitree.dispatch.native.rows import METADATA, Declare, declared, on_pointers
 from jitree.regs.layout import STATE
 
 CONTEXT: Final = "ptr %state, ptr %frame, ptr %values, ptr %refs"

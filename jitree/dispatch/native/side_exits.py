@@ -1,19 +1,40 @@
 """Moves frames at side exits of compiled functions. Machine code.
 
-The memory for their buffers is here, too.
+The memory for their buffers is here, too, and the copies of constants that nests read.
 
 At a side exit a function writes its registers to its frame and calls :func:`side_exit`; native functions
 further out then do the same with :func:`suspend`. Afterwards memory looks as if the interpreter had
 run all the time.
+
+Constants of a reduction are laid out as lanes need them: sixteen rows of a matrix are a block, in which the
+elements of a column lie side by side. To transpose squares of rows in registers takes longer than to multiply
+by them, where each is met by one row of the other matrix. What is a constant of the program is the same in
+each call; so a block that is met a second time is copied, and from then on read from its copy. The copy of a
+block is as large as the block, and as far from it as the copies of all others (PACKED). Where blocks of
+different shapes overlap, the first one is copied.
+
+A mark for each line of constants says what is known of it: nothing, that a block has been met that begins
+there, that it belongs to a block, that no block that begins there is to be copied, or the depth of the block
+that begins there and has a copy.
 """
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import below, call, call_int, load64, store32, store64
-from jitree.codegen.record import atomic_load, atomic_replace, place_of, size_of
+from jitree.codegen.primitives import Words, below, call, call_int, load64, store32, store64, unlikely
+from jitree.codegen.record import (
+    Atomic,
+    atomic_add,
+    atomic_load,
+    atomic_replace,
+    atomic_store,
+    place_of,
+    size_of,
+)
 from jitree.dispatch.native.source import OF_SPAN
 from jitree.regs.layout import (
     LIBRARY_FUNCTIONS,
+    PACKED_LINE,
+    PACKED_ROWS,
     SCRATCH_ALIGNMENT,
     SLOW_REFUSED,
     SLOW_STOP,
@@ -22,6 +43,7 @@ from jitree.regs.layout import (
     FunctionEntry,
     ImportEntry,
     MachineState,
+    Packed,
     Scratch,
 )
 
@@ -163,3 +185,84 @@ def take(state: MachineState, length: int) -> Entry:
 
 FUNCTIONS = (clear, constants, side_exit, suspend, pop, slow, is_paid, allocate, take)
 """What compiled functions call."""
+
+
+_NEW, _MET, _TAKEN, _REFUSED, _DEPTHS = range(5)
+"""Marks; from the last one on it is the depth of a block with a copy, so much more."""
+_LINE_BITS = PACKED_LINE.bit_length() - 1
+_COLUMN = 4 * PACKED_ROWS
+"""Bytes of a column of a block, which are a line's."""
+
+
+def mark_of(record: Packed, line: int) -> Atomic:
+    return Atomic(record.marks + 8 * line)
+
+
+def packed(state: MachineState, first: int, depth: int, blocks: int) -> int:
+    """How far the copies of blocks are from them, if all have one or get it now; else 0. ``first`` is the
+    address of the first one, which the others follow."""
+    scratch = state.scratch
+    if not scratch:
+        return 0
+    record = scratch.packed
+    while record:
+        begin = first - record.start
+        spare = record.size - _COLUMN * depth * blocks
+        if spare >= 0 and not below(spare, begin) and begin & (PACKED_LINE - 1) == 0:
+            return record.distance if are_packed(record, begin >> _LINE_BITS, depth, blocks) else 0
+        record = record.next
+    return 0
+
+
+def are_packed(record: Packed, line: int, depth: int, blocks: int) -> bool:
+    """Whether the blocks that begin at a line have copies; some may be made."""
+    are = True
+    for block in range(blocks):
+        at = line + depth * block
+        mark = atomic_load(mark_of(record, at))
+        if unlikely(mark != _DEPTHS + depth) and not pack(record, at, depth, mark):
+            are = False
+    return are
+
+
+def pack(record: Packed, line: int, depth: int, mark: int) -> bool:
+    """Whether the block at a line, which had this mark and so no copy, has one now."""
+    first = mark_of(record, line)
+    if mark == _NEW:
+        atomic_replace(first, _NEW, _MET)
+    if mark != _MET:
+        return False
+    size = _COLUMN * depth
+    if atomic_add(record.room, -size) < size:
+        atomic_replace(first, _MET, _REFUSED)
+    elif atomic_replace(first, _MET, _TAKEN):
+        if is_claimed(record, line, depth):
+            transpose(record, line, depth)
+            atomic_store(first, _DEPTHS + depth)
+            return True
+        atomic_store(first, _REFUSED)
+    atomic_add(record.room, size)
+    return False
+
+
+def is_claimed(record: Packed, line: int, depth: int) -> bool:
+    """Whether the lines of a block after its first one were free, and are taken for it."""
+    for taken in range(1, depth):
+        if not atomic_replace(mark_of(record, line + taken), _NEW, _TAKEN):
+            for given_back in range(1, taken):
+                atomic_store(mark_of(record, line + given_back), _NEW)
+            return False
+    return True
+
+
+def transpose(record: Packed, line: int, depth: int) -> None:
+    address = record.start + (line << _LINE_BITS)
+    source = Words(address)
+    target = Words(address + record.distance)
+    for column in range(depth):
+        for row in range(PACKED_ROWS):
+            target[column * PACKED_ROWS + row] = source[row * depth + column]
+
+
+PACKED = (mark_of, packed, are_packed, pack, is_claimed, transpose)
+"""The first but one is what nests call."""

@@ -1,4 +1,4 @@
-"""Lists the handlers of all instructions; executes those on constants, globals and switches.
+"""Lists the handlers of all instructions; executes those on references, constants, globals and switches.
 
 Floats move as bits, so that NaN payloads survive.
 """
@@ -9,13 +9,254 @@ import struct
 from operator import attrgetter
 from typing import Final
 
+from jitree.codegen.numbers import i32, i64
 from jitree.dispatch.plain import buffers, calls
-from jitree.dispatch.plain.calls import BANKS, Handler
-from jitree.dispatch.plain.refs import LIST_HANDLERS, REF_HANDLERS
+from jitree.dispatch.plain.calls import BANKS, Handler, reference_to, take
 from jitree.dispatch.plain.shapes import SHAPES
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.errors import OutOfRangeError
+from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
+from jitree.regs.layout import VALUE_TYPE_CODES
+from jitree.regs.list import VmList
 from jitree.regs.machine import Machine
+
+_U32: Final = 0xFFFFFFFF
+
+
+_list: Final = reference_to(VmList, "list")
+
+
+def require_type(machine: Machine, handle: int, type_index: int) -> None:
+    """INVALID_ARGUMENT unless a handle is null or of the type at an index of the module's type table."""
+    if handle:
+        table = machine.table
+        expected, actual = machine.module.types[type_index], table.kind(handle)
+        if expected != actual:
+            names = table.ref_types
+            raise InvalidArgumentError(
+                f"source ref type mismatch: expected {names.name(expected)} but have {names.name(actual)}"
+            )
+
+
+def const_ref_zero(machine: Machine, pc: int) -> int:
+    machine.set_ref(machine.code[pc + 1], 0)
+    return pc + 2
+
+
+def const_ref_rodata(machine: Machine, pc: int) -> int:
+    code = machine.code
+    machine.set_ref(code[pc + 2], machine.table.retain(machine.module.rodata[code[pc + 1]]))
+    return pc + 3
+
+
+def _load_global(machine: Machine, slot: int, type_index: int, register: int) -> None:
+    handle = machine.module.ref_globals[slot]
+    require_type(machine, handle, type_index)
+    machine.set_ref(register, machine.table.retain(handle))
+
+
+def _store_global(machine: Machine, slot: int, type_index: int, register: int, move: int) -> None:
+    require_type(machine, machine.refs[register], type_index)
+    ref_globals = machine.module.ref_globals
+    old = ref_globals[slot]
+    ref_globals[slot] = take(machine, machine.refs, register, move)
+    machine.table.release(old)
+
+
+def _checked_slot(machine: Machine, register: int) -> int:
+    slot = machine.i32[register] & 0xFFFFFFFF
+    count = len(machine.module.ref_globals)
+    if slot >= count:
+        raise OutOfRangeError(f"ref global {slot} out of range: the module has {count}")
+    return slot
+
+
+def global_load_ref(machine: Machine, pc: int) -> int:
+    code = machine.code
+    _load_global(machine, code[pc + 1], code[pc + 2], code[pc + 3])
+    return pc + 4
+
+
+def global_store_ref(machine: Machine, pc: int) -> int:
+    code = machine.code
+    _store_global(machine, code[pc + 1], code[pc + 2], code[pc + 3], code[pc + 4])
+    return pc + 5
+
+
+def global_load_indirect_ref(machine: Machine, pc: int) -> int:
+    code = machine.code
+    _load_global(machine, _checked_slot(machine, code[pc + 1]), code[pc + 2], code[pc + 3])
+    return pc + 4
+
+
+def global_store_indirect_ref(machine: Machine, pc: int) -> int:
+    code = machine.code
+    _store_global(machine, _checked_slot(machine, code[pc + 1]), code[pc + 2], code[pc + 3], code[pc + 4])
+    return pc + 5
+
+
+def select_ref(machine: Machine, pc: int) -> int:
+    code, refs = machine.code, machine.refs
+    chosen, other = (pc + 3, pc + 5) if machine.i32[code[pc + 1]] else (pc + 5, pc + 3)
+    require_type(machine, refs[code[chosen]], code[pc + 2])
+    handle = take(machine, machine.refs, code[chosen], code[chosen + 1])
+    if code[other + 1]:
+        machine.set_ref(code[other], 0)
+    machine.set_ref(code[pc + 7], handle)
+    return pc + 8
+
+
+def switch_ref(machine: Machine, pc: int) -> int:
+    code = machine.code
+    index, count = machine.i32[code[pc + 1]], code[pc + 5]
+    chosen = pc + 6 + 2 * index if 0 <= index < count else pc + 3
+    require_type(machine, machine.refs[code[chosen]], code[pc + 2])
+    machine.set_ref(code[pc + 6 + 2 * count], take(machine, machine.refs, code[chosen], code[chosen + 1]))
+    return pc + 7 + 2 * count
+
+
+def cast_any_ref(machine: Machine, pc: int) -> int:
+    code = machine.code
+    require_type(machine, machine.refs[code[pc + 1]], code[pc + 3])
+    machine.set_ref(code[pc + 4], take(machine, machine.refs, code[pc + 1], code[pc + 2]))
+    return pc + 5
+
+
+def assign_ref(machine: Machine, pc: int) -> int:
+    code = machine.code
+    machine.set_ref(code[pc + 3], take(machine, machine.refs, code[pc + 1], code[pc + 2]))
+    return pc + 4
+
+
+def discard_refs(machine: Machine, pc: int) -> int:
+    code = machine.code
+    end = pc + 2 + 2 * code[pc + 1]
+    for word in range(pc + 2, end, 2):
+        if code[word + 1]:
+            machine.set_ref(code[word], 0)
+    return end
+
+
+def cmp_eq_ref(machine: Machine, pc: int) -> int:
+    code, refs = machine.code, machine.refs
+    machine.i32[code[pc + 3]] = int(refs[code[pc + 1]] == refs[code[pc + 2]])
+    return pc + 4
+
+
+def cmp_ne_ref(machine: Machine, pc: int) -> int:
+    code, refs = machine.code, machine.refs
+    machine.i32[code[pc + 3]] = int(refs[code[pc + 1]] != refs[code[pc + 2]])
+    return pc + 4
+
+
+def cmp_nz_ref(machine: Machine, pc: int) -> int:
+    code = machine.code
+    machine.i32[code[pc + 2]] = int(machine.refs[code[pc + 1]] != 0)
+    return pc + 3
+
+
+REF_HANDLERS: Final[dict[str, Handler]] = {
+    "const.ref.zero": const_ref_zero,
+    "const.ref.rodata": const_ref_rodata,
+    "global.load.ref": global_load_ref,
+    "global.store.ref": global_store_ref,
+    "global.load.indirect.ref": global_load_indirect_ref,
+    "global.store.indirect.ref": global_store_indirect_ref,
+    "select.ref": select_ref,
+    "switch.ref": switch_ref,
+    "cast.any.ref": cast_any_ref,
+    "assign.ref": assign_ref,
+    "discard.refs": discard_refs,
+    "cmp.eq.ref": cmp_eq_ref,
+    "cmp.ne.ref": cmp_ne_ref,
+    "cmp.nz.ref": cmp_nz_ref,
+}
+
+
+def list_alloc(machine: Machine, pc: int) -> int:
+    code = machine.code
+    items = VmList(machine.module.types[code[pc + 1]])
+    items.reserve(machine.i32[code[pc + 2]] & _U32, machine.table.bounds)
+    machine.set_ref(code[pc + 3], machine.table.wrap(items))
+    machine.table.supply_lists()
+    return pc + 4
+
+
+def list_reserve(machine: Machine, pc: int) -> int:
+    code = machine.code
+    _list(machine, code[pc + 1]).reserve(machine.i32[code[pc + 2]] & _U32)
+    return pc + 3
+
+
+def list_size(machine: Machine, pc: int) -> int:
+    code = machine.code
+    machine.i32[code[pc + 2]] = _list(machine, code[pc + 1]).size
+    return pc + 3
+
+
+def list_resize(machine: Machine, pc: int) -> int:
+    code = machine.code
+    _list(machine, code[pc + 1]).resize(machine.i32[code[pc + 2]] & _U32, machine.require_running)
+    return pc + 3
+
+
+def _get(kind: str) -> Handler:
+    value_code, (bank, shift) = VALUE_TYPE_CODES[kind], BANKS[int(kind[1:])]
+    narrowed = i64 if shift else i32
+
+    def get(machine: Machine, pc: int) -> int:
+        code = machine.code
+        bits = _list(machine, code[pc + 1]).get_bits(machine.i32[code[pc + 2]] & _U32, value_code)
+        bank(machine)[code[pc + 3] >> shift] = narrowed(bits)
+        return pc + 4
+
+    return get
+
+
+def _set(kind: str) -> Handler:
+    value_code, (bank, shift) = VALUE_TYPE_CODES[kind], BANKS[int(kind[1:])]
+
+    def set_value(machine: Machine, pc: int) -> int:
+        code = machine.code
+        items = _list(machine, code[pc + 1])
+        items.set_bits(machine.i32[code[pc + 2]] & _U32, value_code, bank(machine)[code[pc + 3] >> shift])
+        return pc + 4
+
+    return set_value
+
+
+def list_get_ref(machine: Machine, pc: int) -> int:
+    code = machine.code
+    items = _list(machine, code[pc + 1])
+    handle = items.get_handle(machine.i32[code[pc + 2]] & _U32, machine.module.types[code[pc + 3]])
+    machine.set_ref(code[pc + 4], machine.table.retain(handle))
+    return pc + 5
+
+
+def list_set_ref(machine: Machine, pc: int) -> int:
+    code, table = machine.code, machine.table
+    items = _list(machine, code[pc + 1])
+    register = code[pc + 3]
+    handle = table.retain(machine.refs[register])
+    try:
+        items.set_handle(machine.i32[code[pc + 2]] & _U32, handle)
+    except StatusError:
+        table.release(handle)
+        raise
+    if code[pc + 4]:
+        machine.set_ref(register, 0)
+    return pc + 5
+
+
+LIST_HANDLERS: Final[dict[str, Handler]] = {
+    "list.alloc": list_alloc,
+    "list.reserve": list_reserve,
+    "list.size": list_size,
+    "list.resize": list_resize,
+    **{f"list.get.{kind}": _get(kind) for kind in ("i32", "i64", "f32", "f64")},
+    **{f"list.set.{kind}": _set(kind) for kind in ("i32", "i64", "f32", "f64")},
+    "list.get.ref": list_get_ref,
+    "list.set.ref": list_set_ref,
+}
 
 
 def _checked_offset(machine: Machine, register: int, size: int) -> int:

@@ -28,9 +28,8 @@ from jitree.errors import ResourceExhaustedError, error_context
 from jitree.hal.command_layout import KernelDispatch
 from jitree.hal.local import interrupts
 from jitree.loaders.vmvx.arguments import Grid, KernelArguments, read_grid, read_span
-from jitree.loaders.vmvx.kernels import SPANS
+from jitree.loaders.vmvx.kernels import SCRATCH_MARK, SPANS, WorkerContextRecord
 from jitree.loaders.vmvx.packed import PackedConstants
-from jitree.loaders.vmvx.records import SCRATCH_MARK, WorkerContextRecord
 from jitree.loaders.vmvx.worker import Worker, job_failure
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import (

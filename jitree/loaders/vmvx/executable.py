@@ -20,9 +20,9 @@ from jitree.hal.command_layout import ENTRY_INTERPRETED, ENTRY_SPAN, KernelDispa
 from jitree.hal.local import interrupts
 from jitree.hal.local.executor import native_executor
 from jitree.loaders.library import EntryPoint, EntryTable, TabledExecutable
+from jitree.loaders.vmvx.kernels import KernelEnvironment
 from jitree.loaders.vmvx.packed import will_be_told
 from jitree.loaders.vmvx.policy import Running
-from jitree.loaders.vmvx.records import KernelEnvironment
 from jitree.loaders.vmvx.worker import Worker, job_failure
 
 if TYPE_CHECKING:

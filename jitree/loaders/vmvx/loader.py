@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import create_engine, default_tier
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import InvalidArgumentError, StatusError, error_context, pass_interruption
@@ -18,6 +17,7 @@ from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels
 from jitree.loaders.vmvx.worker import SET_CONSTANTS, Worker
 from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.vmfb.archive import looks_like_module
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
 from jitree.vmfb.words import FUSED
 
@@ -154,9 +154,9 @@ def _compiled(
     from jitree.codegen import image
     from jitree.loaders.vmvx import kernels as vmvx_kernels
     from jitree.loaders.vmvx.context import WorkerContext
+    from jitree.loaders.vmvx.kernels import MAXIMUM_BINDINGS
     from jitree.loaders.vmvx.native import CompiledKernels
     from jitree.loaders.vmvx.packed import PackedConstants, copies_for
-    from jitree.loaders.vmvx.records import MAXIMUM_BINDINGS
 
     def hot(ordinal: int) -> image.Provider:
         return image.provider(vmvx_kernels.hot_recipe(executable, ordinal), bounds.builds)

@@ -21,7 +21,14 @@ from jitree.hal.command_layout import ENTRY_INTERPRETED, KernelDispatch, KernelE
 from jitree.hal.local import interrupts
 from jitree.loaders.vmvx.arguments import make_writable, private_bindings
 from jitree.loaders.vmvx.context import WorkerContext
-from jitree.loaders.vmvx.kernels import SPANS, numbers_of
+from jitree.loaders.vmvx.kernels import (
+    MAXIMUM_BINDINGS,
+    MAXIMUM_CONTEXTS,
+    SPANS,
+    Contexts,
+    KernelEnvironment,
+    numbers_of,
+)
 from jitree.loaders.vmvx.packed import Copies, PackedConstants
 from jitree.loaders.vmvx.policy import (
     ALL,
@@ -33,7 +40,6 @@ from jitree.loaders.vmvx.policy import (
     rest_of,
     saved,
 )
-from jitree.loaders.vmvx.records import MAXIMUM_BINDINGS, MAXIMUM_CONTEXTS, Contexts, KernelEnvironment
 from jitree.loaders.vmvx.worker import job_failure
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import size_of, words_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor
-from jitree.loaders.vmvx.records import Contexts
+from jitree.loaders.vmvx.kernels import Contexts
 from jitree.regs.layout import PACKED_LINE, Packed
 
 if TYPE_CHECKING:

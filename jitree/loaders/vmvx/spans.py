@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from jitree.codegen import functions
 from jitree.codegen.image.generated import Generated, one_unit
-from jitree.codegen.primitives import below, call, call_int, load64, quotient, remainder, stack_address
-from jitree.codegen.processor import ticks
+from jitree.codegen.primitives import below, call, call_int, load64, quotient, remainder, stack_address, ticks
 from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, atomic_store, layout_of, place_of
 from jitree.hal.command_layout import KernelDispatch, Workgroup
-from jitree.loaders.vmvx.records import (
+from jitree.loaders.vmvx.kernels import (
     MAXIMUM_BINDINGS,
     MOST_FINISHED,
     SCRATCH_MARK,
@@ -25,7 +24,7 @@ from jitree.loaders.vmvx.records import (
     KernelEnvironment,
     WorkerContextRecord,
 )
-from jitree.regs.fuel import refuel_function
+from jitree.regs.access import refuel_function
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ, ACCESS_WRITE, Entry, MachineState, Packed, Scratch
 
 FIRST_CONTEXT = layout_of(Contexts)["first"]

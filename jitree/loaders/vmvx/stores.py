@@ -14,7 +14,7 @@ from typing import Final
 from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
 from jitree.dispatch.native.source import ModuleSource, mnemonics
 from jitree.dispatch.native.ssa import REF
-from jitree.loaders.vmvx.records import CHANGE_LISTS, KEEPS
+from jitree.loaders.vmvx.kernels import CHANGE_LISTS, KEEPS
 from jitree.vmfb.words import TAG_VALUE32, TAG_VALUE64
 
 ALL: Final = -1
@@ -79,7 +79,8 @@ def _with_lists(
 
 def _written(instruction: ReadInstruction) -> set[int]:
     """Registers of references that an instruction writes."""
-    return {output.slot for output in instruction.outputs if output.type == REF} | _moved_to(instruction)
+    written = {output.slot for output in instruction.outputs if output.type == REF}
+    return written | _moved_to(instruction) if instruction.moves else written
 
 
 def _moved_to(instruction: ReadInstruction) -> set[int]:
@@ -100,7 +101,8 @@ def _hold(
             numbers.pop(output.slot + 1 if output.type in _WIDE else output.slot, None)
     if instruction.mnemonic in _NUMBERS:
         numbers[instruction.outputs[0].slot] = instruction.literals[0] if instruction.literals else 0
-    held.update((register, ALL) for register in _moved_to(instruction))
+    if instruction.moves:
+        held.update(dict.fromkeys(_moved_to(instruction), ALL))
 
 
 def _taken(instruction: ReadInstruction, bindings: int | None, numbers: Mapping[int, int]) -> int:

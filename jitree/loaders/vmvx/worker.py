@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.memory import may_be_copied, note_stores
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.context import Context
 from jitree.dispatch.engine import Engine, EngineEntry
 from jitree.dispatch.function import BytecodeFunction
@@ -39,6 +38,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import FIRST_TIME, Machine
 from jitree.regs.memory import UNBOUNDED, Bounds
 from jitree.regs.ref_types import RefTypes
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import signed
 
 if TYPE_CHECKING:

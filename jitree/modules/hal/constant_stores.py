@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from jitree.base.cancel_scopes import require_going_on
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import ENTRY_PC, REF
 from jitree.hal.executable import ExecutableLoader
 from jitree.modules.import_rows import Parameter, named, parse_parameters
 from jitree.vmfb.cconv import Span, parse
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import TAG_VALUE32, TAG_VALUE64
 
 _ALL: Final = -1

@@ -43,10 +43,10 @@ import numpy as np
 from jitree.base.cancel_scopes import require_going_on
 from jitree.base.copying import ranges
 from jitree.base.records import NamedTuple
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError
 from jitree.modules.io_parameters.requests import ParameterRequest, StoredParameter, described, in_turn
 from jitree.types import BY_NAME, INTEGER_CLASSES, ElementType, element_type
+from jitree.vmfb.decode import BytecodeModule
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext

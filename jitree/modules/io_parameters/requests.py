@@ -18,11 +18,11 @@ from typing import Any, Final, Protocol, TypeVar
 from jitree.base.cancel_scopes import require_going_on
 from jitree.base.copying import ranges
 from jitree.base.records import NamedTuple
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
 from jitree.hal.allocator import HostMemory
 from jitree.regs.buffer import VmBuffer
 from jitree.types import ElementType
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.instructions import (
     IMPORT_BIT,
     MOVE_BIT,

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.ownership import borrowed
+from jitree.dispatch.native.reading import borrowed
 from jitree.dispatch.native.source import ModuleSource, from_program
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 from tests.loaders.vmvx.programs import COUNT, NUMBER
 

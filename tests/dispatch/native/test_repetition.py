@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.source import from_program
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from jitree.regs.layout import KIND_LIST
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 
 BINDINGS = """

@@ -10,11 +10,11 @@ from types import FrameType
 
 import pytest
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import Lowered, lower
 from jitree.dispatch.native.source import ModuleSource, from_program
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.kernels import kernels
+from jitree.vmfb.decode import BytecodeModule
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "digits" / "digits.vmvx.vmfb"
 

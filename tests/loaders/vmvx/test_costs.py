@@ -8,9 +8,9 @@ from math import inf, isfinite
 
 import pytest
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.loaders.vmvx.costs import KernelCosts, _Reading
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 from tests.fuzz.kernels import KernelWriter
 from tests.loaders.samples import FOLDER, sample

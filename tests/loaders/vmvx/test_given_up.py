@@ -20,9 +20,9 @@ from jitree.hal.executable import ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.device import SyncDevice
 from jitree.loaders.vmvx.executable import VmvxExecutable
+from jitree.loaders.vmvx.kernels import Contexts, WorkerContextRecord
 from jitree.loaders.vmvx.loader import FORMAT, VmvxLoader
 from jitree.loaders.vmvx.packed import Copies, PackedConstants
-from jitree.loaders.vmvx.records import Contexts, WorkerContextRecord
 from jitree.regs.memory import Bounds
 from tests.loaders.vmvx.test_packed import SIZE, executable, matrix_in, program, results
 

@@ -24,8 +24,7 @@ from jitree.hal.local.topology import unpinned
 from jitree.loaders.vmvx import native, worker
 from jitree.loaders.vmvx.context import WorkerContext
 from jitree.loaders.vmvx.executable import VmvxExecutable, Workers
-from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx.records import MOST_FINISHED
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, MOST_FINISHED
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx.programs import COUNT, NUMBER, kernels, load
@@ -369,9 +368,9 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     from jitree.base import processor
     from jitree.codegen.image.build import build
     from jitree.codegen.image.compile import Target
-    from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.loaders.vmvx.build import generate
     from jitree.loaders.vmvx.kernels import recipes
+    from jitree.vmfb.decode import BytecodeModule
     from tests.loaders.samples import sample
 
     monkeypatch.setattr(processor, "words", lambda name: frozenset())
@@ -383,9 +382,9 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_kernel_is_an_image_that_has_nothing_of_others() -> None:
     from jitree.codegen.image.keys import key_of
-    from jitree.dispatch.bytecode_module import BytecodeModule
     from jitree.loaders.vmvx.build import generate
     from jitree.loaders.vmvx.kernels import recipes as recipes_of
+    from jitree.vmfb.decode import BytecodeModule
 
     def recipes(*texts: str) -> list[image.Recipe]:
         module = Assembler("some")

@@ -11,7 +11,6 @@ import pytest
 
 from jitree import Session
 from jitree.base.memory import note_stores, private_file
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.nests import cutting
 from jitree.dispatch.variants import find_variants, with_formats
 from jitree.hal.command_layout import KernelEntry
@@ -20,13 +19,13 @@ from jitree.hal.executable import ExecutableParameters
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local.executor import require_native_executor
 from jitree.loaders.vmvx.executable import VmvxExecutable, Workers
-from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, MAXIMUM_BINDINGS, KernelEnvironment
 from jitree.loaders.vmvx.loader import FORMAT, VmvxLoader
 from jitree.loaders.vmvx.packed import MOST_COPIED, PackedConstants, chain, copies_for
-from jitree.loaders.vmvx.records import MAXIMUM_BINDINGS, KernelEnvironment
 from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_READ
 from jitree.regs.memory import Bounds, address_of
 from jitree.vmfb.archive import _MAPPED_SIZE
+from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 from tests.hal.native_kernels import ALL, aligned
 from tests.loaders.vmvx.cut_programs import KernelText, run_parts, run_whole, with_code

@@ -11,8 +11,7 @@ from jitree.codegen import image
 from jitree.codegen.record import words_of
 from jitree.hal.command_layout import KernelEntry
 from jitree.loaders.vmvx import native
-from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
-from jitree.loaders.vmvx.records import KernelEnvironment
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, KernelEnvironment
 from tests.assembler import Assembler
 from tests.loaders.vmvx.programs import COUNT, kernels, load
 from tests.loaders.vmvx.test_native import LEAVES, run

@@ -14,10 +14,10 @@ from jitree.hal.command_layout import KernelDispatch, Workgroup
 from jitree.hal.enums import MemoryAccess
 from jitree.loaders.vmvx import spans as vmvx_spans
 from jitree.loaders.vmvx import spans as vmvx_workgroups
-from jitree.loaders.vmvx.kernels import SPANS
-from jitree.loaders.vmvx.records import (
+from jitree.loaders.vmvx.kernels import (
     MAXIMUM_BINDINGS,
     SCRATCH_MARK,
+    SPANS,
     WORKGROUP_DONE,
     WORKGROUP_LEFT,
     WORKGROUP_LITTERED,

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.body import Body
-from jitree.dispatch.native.nests.computed import BoundWriter, Extremes, separated
 from jitree.dispatch.native.nests.plan import Order, PlannedNest
 from jitree.dispatch.native.nests.polynomials import (
     NARROW_BITS,
@@ -20,7 +19,7 @@ from jitree.dispatch.native.nests.polynomials import (
     is_narrow,
     is_wide,
 )
-from jitree.dispatch.native.nests.reading import PolynomialReader
+from jitree.dispatch.native.nests.reading import BoundWriter, Extremes, PolynomialReader, separated
 from jitree.dispatch.native.nests.rewrites import narrowed
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, NotANest, Structure
 from jitree.dispatch.native.nests.writer import Writer

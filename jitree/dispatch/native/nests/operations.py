@@ -15,7 +15,6 @@ from jitree.base import processor
 from jitree.codegen.ir_text import llvm_type
 from jitree.codegen.vector_math import registers
 from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
-from jitree.dispatch import semantics_rows
 from jitree.dispatch.native import rows
 from jitree.dispatch.semantics import SEMANTICS
 
@@ -52,7 +51,7 @@ def _is_known(mnemonic: str) -> bool:
 
 def can_compute(mnemonic: str) -> bool:
     """Whether :func:`emit` knows an instruction: whether it is without branches, and no C function."""
-    row = semantics_rows.rows().get(mnemonic)
+    row = rows.rows().get(mnemonic)
     return mnemonic in _WRITTEN or (row is not None and not row.text)
 
 

@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     packed: tuple[Value, ...] = ()
     """Loads along the last reduction that become rows of panels in memory (``tiles.py``)."""
     prepacked: tuple[Value, ...] = ()
-    """Loads of constants that are read from copies (``../packed.py``)."""
+    """Loads of constants that are read from copies (``../side_exits.py``)."""
     block: int = 0
     """Iterations of the last reduction that run for all tiles along the tiled loop before the next ones do,
     while what they share is in the first-level cache; 0: all, or as many as panels have room for."""

@@ -48,7 +48,7 @@ NARROW: Final = 2
 WIDE: Final = 16
 _NO_LOADS: Final[tuple[Value, ...]] = ()
 PACKED_DEPTH: Final = range(64, 1 << 20 | 1, PACKED_ROWS)
-"""Iterations of a reduction along constants that are worth a copy (``../packed.py``)."""
+"""Iterations of a reduction along constants that are worth a copy (``../side_exits.py``)."""
 
 
 @cache

@@ -83,7 +83,7 @@ class ElementAccess:
         self.position = position
         """The position in the body."""
         self.computed = computed
-        """What is added to the index for each element, and its factors (``computed.py``); of loads alone."""
+        """What is added to the index for each element, and its factors (``reading.py``); of loads alone."""
 
     def at(self, index: Polynomial) -> ElementAccess:
         """The same one with another index."""

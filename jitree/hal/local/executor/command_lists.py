@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jitree.codegen.primitives import call, greater, lesser, load64, quotient, stack
-from jitree.codegen.processor import flush_denormals, pause, restore_denormals, ticks
+from jitree.codegen.primitives import (
+    call,
+    flush_denormals,
+    greater,
+    lesser,
+    load64,
+    pause,
+    quotient,
+    restore_denormals,
+    stack,
+    ticks,
+)
 from jitree.codegen.record import atomic_load, atomic_replace, atomic_store
 from jitree.hal.command_layout import (
     BYTES_CHUNK,

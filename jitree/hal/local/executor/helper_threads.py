@@ -8,15 +8,18 @@ from __future__ import annotations
 from jitree.codegen.primitives import (
     apart,
     call,
+    flush_denormals,
     greater,
     lesser,
     load64,
+    pause,
     quotient,
     remainder,
+    restore_denormals,
     stack,
     store64,
+    ticks,
 )
-from jitree.codegen.processor import flush_denormals, pause, restore_denormals, ticks
 from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, place_of
 from jitree.hal.command_layout import (
     FUTEX_WAIT,

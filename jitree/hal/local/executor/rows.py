@@ -13,6 +13,7 @@ from jitree.codegen.primitives import (
     below,
     bit_length,
     call,
+    call_kernel,
     lesser,
     load64,
     quotient,
@@ -20,8 +21,8 @@ from jitree.codegen.primitives import (
     stack,
     store8,
     store64,
+    ticks,
 )
-from jitree.codegen.processor import call_kernel, ticks
 from jitree.codegen.record import (
     atomic_add,
     atomic_load,

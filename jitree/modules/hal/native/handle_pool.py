@@ -65,7 +65,7 @@ _Free = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
 
 class HandlePool:
-    """The HandlePoolRecord record of a table; implements :class:`~jitree.regs.object_pool.ObjectPool`.
+    """The HandlePoolRecord record of a table; implements :class:`~jitree.regs.memory.ObjectPool`.
 
     Used by the thread that holds the context.
     """

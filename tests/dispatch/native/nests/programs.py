@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
 from tests.assembler import Assembler
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
+from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.harness import compile_here
 from tests.dispatch.native.nests.programs import (
     SIZES,

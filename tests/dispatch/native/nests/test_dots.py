@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jitree.base import processor
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import contractions, planner, tiles
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
+from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests import programs
 from tests.dispatch.native.nests.checking import check, some_memory
 from tests.dispatch.native.nests.programs import (

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jitree.base import processor
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import contractions, tiles
 from jitree.dispatch.native.nests.products import PairRanges
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
+from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import ARITHMETICS
 from tests.dispatch.native.nests import programs
 from tests.dispatch.native.nests.checking import ELEMENTS, check

@@ -5,10 +5,10 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import pytest
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import planner, tiles
 from jitree.dispatch.native.source import from_program
+from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.programs import (
     Body,

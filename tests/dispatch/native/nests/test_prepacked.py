@@ -15,8 +15,8 @@ import pytest
 
 from jitree.codegen.image.compile import host_target, target_machine
 from jitree.codegen.record import words_of
-from jitree.dispatch.native import packed, rows
-from jitree.dispatch.native.counting import METADATA, on_pointers
+from jitree.dispatch.native import rows, side_exits
+from jitree.dispatch.native.rows import METADATA, on_pointers
 from jitree.dispatch.native.ssa import Value
 from jitree.regs.layout import (
     PACKED_LINE,
@@ -177,7 +177,7 @@ def test_python_copies_the_same() -> None:
         offset = PACKED_LINE * random.randrange(-4, 1 << 10)
         depth, blocks = random.choice((16, 64)), random.choice((1, 2))
         state = MachineState(other.state.buffer_info()[0])
-        found = packed.packed(state, other.record[0] + offset, depth, blocks)
+        found = side_exits.packed(state, other.record[0] + offset, depth, blocks)
         assert copier.find(offset, depth, blocks) is bool(found)
         assert copier.record[ROOM] == other.record[ROOM]
     assert (copier.marks == other.marks).all() and (copier.copies == other.copies).all()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native import nests
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
+from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests.programs import Level, Text, program, refusals
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from jitree.dispatch.bytecode_module import BytecodeModule
 from jitree.dispatch.native.nests.polynomials import Interval, Polynomial, interval_of, is_narrow
 from jitree.dispatch.native.ssa import PHI, Value
+from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.harness import compile_here
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, module
 from tests.fuzz.nests import LENGTH, TIERS, outcome
