@@ -83,19 +83,19 @@ class Finalizer:
     the process gives back everything.
     """
 
-    __slots__ = ("_action",)
+    __slots__ = ("action",)
 
     def __init__(self, action: Callable[[], object] | None) -> None:
-        self._action = action or _nothing
+        self.action = action or _nothing
         _untrack(id(self))
 
     # Python looks `__del__` up in the class and calls what it gets: here the action itself, got by a property
     # in C. A function would be Python code, at whose beginning an interrupt may come.
-    __del__: Any = property(attrgetter("_action"))
+    __del__: Any = property(attrgetter("action"))
 
     def cancel(self) -> None:
         """Nothing happens at the end."""
-        self._action = _nothing
+        self.action = _nothing
 
 
 _nothing: Final[Callable[[], object]] = bool

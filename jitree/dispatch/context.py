@@ -32,7 +32,6 @@ from jitree.errors import (
 )
 from jitree.regs.handles import HandleTable
 from jitree.regs.memory import UNBOUNDED, Bounds
-from jitree.regs.records import ModuleRecord
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.schema import Import
@@ -128,11 +127,6 @@ class Context(Unique):
     def modules(self) -> tuple[ModuleLike, ...]:
         """The modules, in order of registration."""
         return tuple(instance.module for instance in self._instances)
-
-    @property
-    def module_records(self) -> tuple[ModuleRecord, ...]:
-        """The state of every compiled module, in order of registration."""
-        return tuple(item.record for item in self._instances if isinstance(item, BytecodeInstance))
 
     # -- modules -------------------------------------------------------------------------------------
 

@@ -201,8 +201,10 @@ def transfers(convention: CallingConvention) -> tuple[Pack, Unpack]:
 
     def pack(machine: Machine, arguments: Sequence[object]) -> None:
         for (view, register), argument in zip(sources, arguments, strict=True):
-            value = machine.table.wrap(argument) if view == _REFERENCES else argument
-            getattr(machine, view)[register] = value
+            if view == _REFERENCES:
+                machine.refs[register] = machine.table.wrap(argument)
+            else:
+                getattr(machine, view)[register] = argument
 
     def unpack(machine: Machine) -> list[Any]:
         object_of = machine.table.object

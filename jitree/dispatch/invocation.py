@@ -334,7 +334,11 @@ class Invoker(ContextGate):
             self.explain(error, machine, function)
             raise
         finally:
-            end(machine)
+            try:
+                end(machine)
+            except BaseException:  # Ctrl-C
+                machine.release_frames()
+                raise
 
     def _run_host(self, function: HostFunction, arguments: Sequence[object]) -> Call:
         from jitree.dispatch import conversion  # programs are not called so
@@ -407,7 +411,7 @@ class Invoker(ContextGate):
 
     def _settle(self) -> None:
         """Frees what has been dropped: before a call, too, which else would have less memory for it."""
-        if self.table.deferred:
+        if self.table.deferred or self.table.owed:
             self.table.drain_deferred()
         if self.table.handle_pool is not None:
             self.table.handle_pool.settle()

@@ -41,7 +41,7 @@ def call_once(machine: Machine, site: CallSite, target: HostTarget) -> bool:
     result = target.export.unprepared(target.state, *_arguments(machine, site))
     for tag, register in site.arguments:
         if tag == TAG_REF_MOVE:
-            machine.set_ref(register, 0)
+            machine.table.put(machine.refs, register, 0)
     if isinstance(result, Pending):
         machine.pending = result
         machine.completion = partial(_complete, site)
@@ -86,7 +86,7 @@ def _complete(site: CallSite, machine: Machine, result: object) -> None:
         zip(site.cconv.results, site.results, values, strict=True)
     ):
         if character == "r":
-            machine.set_ref(slot[1], machine.table.wrap(value))
+            machine.table.put_object(machine.refs, slot[1], value)
             continue
         view, register = getattr(machine, VIEWS[character]), register_index(slot)
         try:
@@ -148,7 +148,7 @@ def _source(convention: CallingConvention, counts: tuple[int, ...]) -> str:
         *(["        object_of = machine.table.object"] if "r" in characters else []),
         f"        result = function({', '.join(['state', *reads])})",
         "        for register in moved:",
-        "            machine.set_ref(register, 0)",
+        "            machine.table.put(machine.refs, register, 0)",
         "        if result.__class__ is Pending:",
         "            machine.pending = result",
         "            machine.completion = complete",
@@ -193,7 +193,7 @@ def _writes(results: str) -> list[str]:
     for index, character in enumerate(results):
         value = "result" if len(results) == 1 else f"result[{index}]"
         if character == "r":
-            lines.append(f"        machine.set_ref(r{index}, machine.table.wrap({value}))")
+            lines.append(f"        machine.table.put_object(machine.refs, r{index}, {value})")
             continue
         target = f"machine.{VIEWS[character]}[r{index}]"
         lines += [

@@ -10,12 +10,15 @@ Machine code can make objects as well (:class:`ObjectPool`): such an entry has n
 Python asks for it, and goes back to where it came from when its count falls to zero.
 
 A table is touched only by the thread that holds its context's lock. What other threads drop (a list that
-the garbage collector finds) waits in ``deferred``. Ctrl-C comes where a call begins or returns, not between
-statements that must happen together: it may leave a reference that is never dropped, but drops none twice.
+the garbage collector finds) waits in ``deferred``. Ctrl-C comes where a call begins or returns and where a
+loop turns, not between statements that must happen together. So a reference goes from one slot to another,
+or from a slot to ``owed``, in statements without a call. What is owed stays there until statements without a
+call drop it: wherever an interrupt comes, no reference is lost and none is dropped twice.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -36,7 +39,7 @@ from jitree.regs.layout import (
     STATE_WORDS,
     Entry,
 )
-from jitree.regs.memory import UNBOUNDED, Bounds, MemoryBlock
+from jitree.regs.memory import UNBOUNDED, Bounds, MemoryBlock, release_last
 from jitree.regs.ref_types import RefTypes
 
 if TYPE_CHECKING:
@@ -51,8 +54,6 @@ CAPACITY: Final = 1 << 20
 _ENTRY: Final = words_of(Entry)
 _ENTRY_WORDS: Final = ENTRY.size // 4
 _POISON: Final = bytes(ENTRY.size)
-_MANY: Final = 1 << 12
-"""References that may be to the same objects, which is worth a look."""
 _FEW: Final = 8
 """References that are quicker dropped one by one."""
 assert KIND_FREE == 0
@@ -81,7 +82,7 @@ class HandleTable:
     __slots__ = (
         "__weakref__", "_addresses", "_aliases", "_bytes", "_entries", "_free", "_is_draining", "_later",
         "_memory", "_objects", "_traits", "base", "bounds", "capacity", "deferred", "extension",
-        "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "readers", "ref_types",
+        "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "owed", "readers", "ref_types",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY, bounds: Bounds = UNBOUNDED) -> None:
@@ -111,6 +112,9 @@ class HandleTable:
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
         self._is_draining = False
+        self.owed: list[int] = []
+        """References to drop. Who owes some calls :meth:`release_owed`; where an interrupt comes before that,
+        the next one who does drops them, too."""
         self.is_halted: Callable[[], bool] = bool
         """Whether what runs on machines of the table is to end, asked when their time is over."""
         self.readers: tuple[EventReader, ...] = ()
@@ -153,23 +157,66 @@ class HandleTable:
         if address is not None:
             return self.retain(address)
         traits = self._traits.get(type(obj)) or self._learn(obj)
-        if self.bounds.objects is not None:
-            self._require_room(self.bounds.objects)
-        number = self._free.pop() if self._free else self._extend()
-        self._objects[number] = obj
+        number = self._take_free()
         address = self.base + number * ENTRY.size
         word = number * _ENTRY_WORDS
-        i32 = self.i32
-        i32[word + _ENTRY.kind] = traits.kind
-        i32[word + _ENTRY.count] = 1
+        self._objects[number] = obj
+        self.i32[word + _ENTRY.kind] = traits.kind
+        self.i32[word + _ENTRY.count] = 1
         self._addresses[key] = address
         if traits.fill is not None:
             try:
                 traits.fill(obj, self, address)
             except BaseException:
-                self._free_entry(address)
+                self.release(address)
                 raise
         return address
+
+    def _take_free(self) -> int:
+        """Takes a free entry, which the caller uses before it calls anything."""
+        if self.bounds.objects is not None:
+            self._require_room(self.bounds.objects)
+        if not self._free:
+            self._require_entries(1)
+            self._free += (len(self._objects),)
+            self._objects += (None,)
+        number = self._free[-1]
+        del self._free[-1]
+        return number
+
+    def put_object(self, slots: memoryview, index: int, obj: object) -> None:
+        """Puts a reference to an object into a slot."""
+        handle = self.wrap(obj)
+        old = slots[index]
+        slots[index] = handle
+        if old:
+            self.owed += (old,)
+            self.release_owed()
+
+    def put(self, slots: memoryview, index: int, handle: int) -> None:
+        """Puts another reference into a slot, in place of the one that is there."""
+        old = slots[index]
+        if handle:
+            word = ((handle - self.base) >> 2) + _ENTRY.count
+            if self.i32[word] < COUNT_UNLIMITED:
+                self.i32[word] += 1
+        slots[index] = handle
+        if old:
+            self.owed += (old,)
+            self.release_owed()
+
+    def pass_on(self, source: memoryview, at: int, moves: int, slots: memoryview, index: int) -> None:
+        """Puts what another slot refers to into a slot. A reference that moves leaves null."""
+        handle = source[at]
+        if not moves:
+            return self.put(slots, index, handle)
+        source[at] = 0
+        old = slots[index]
+        slots[index] = handle
+        if old:
+            self.owed += (old,)
+            self.release_owed()
+        return None
 
     def wrap_later(self, count: int, make: _Make, fields: dict[str, npt.ArrayLike]) -> npt.NDArray[np.int64]:
         """New references to ``count`` objects without ``leave_entry``, of which machine code needs no more
@@ -187,9 +234,7 @@ class HandleTable:
 
     def reserve_later(self, make: _Make) -> int:
         """As :meth:`wrap_later`, one handle, whose entry machine code writes."""
-        if self.bounds.objects is not None:
-            self._require_room(self.bounds.objects)
-        number = self._free.pop() if self._free else self._extend()
+        number = self._take_free()
         self._later[number] = make
         return self.base + number * ENTRY.size
 
@@ -201,11 +246,6 @@ class HandleTable:
         for field, values in fields.items():
             self._entries[ENTRY.kinds[field]][numbers, getattr(_ENTRY, field)] = values
         return numbers
-
-    def _extend(self) -> int:
-        self._require_entries(1)
-        self._objects.append(None)
-        return len(self._objects) - 1
 
     def _require_entries(self, count: int) -> None:
         if count > self.capacity - len(self._objects) + len(self._free) and self.handle_pool is not None:
@@ -257,9 +297,9 @@ class HandleTable:
         numbers[: len(known)] = known
         return self.base + ENTRY.size * numbers
 
-    def adopt(self, address: int, obj: object) -> None:
+    def adopt(self, address: int, obj: object, kept: Sequence[int] = ()) -> None:
         """From now on the entry of an object that machine code made is that of a Python object, with the
-        references that it has."""
+        references that it has. The references that it ``kept`` are dropped."""
         word = (address - self.base) >> 2
         traits = self._traits.get(type(obj)) or self._learn(obj)
         count = self.i32[word + _ENTRY.count]
@@ -269,20 +309,29 @@ class HandleTable:
         self.i32[word + _ENTRY.count] = count
         self._objects[start >> 6] = obj
         if key in self._addresses:
-            self._aliases.add(address)
+            self._aliases |= {address}
         else:
             self._addresses[key] = address
+        self.owed += kept
         if traits.fill is not None:
-            traits.fill(obj, self, address)
+            try:
+                traits.fill(obj, self, address)
+            except BaseException:  # Ctrl-C; programs may go on to use the entry
+                traits.fill(obj, self, address)
+                raise
+        if self.owed:
+            self.release_owed()
 
-    def take_over(self, address: int, obj: object) -> None:
-        """As :meth:`adopt`, of an object whose entry is as it publishes it."""
+    def take_over(self, address: int, obj: Any) -> None:
+        """As :meth:`adopt`, of a list whose entry and slots are as it publishes them."""
         word, key = (address - self.base) >> 2, id(obj)
         _ = self._traits.get(type(obj)) or self._learn(obj)
         self._objects[word // _ENTRY_WORDS] = obj  # no call from here on: Ctrl-C comes before or after
         self._addresses[key] = address
         self.i32[word + _ENTRY.owner] = OWNER_PYTHON
         self.i64[(word >> 1) + _ENTRY.link] = 0
+        if obj.held is not None:
+            obj.held.words = obj.words
 
     def keep(self, address: int, obj: object) -> None:
         """Keeps something for a reserved entry, until that is unreserved."""
@@ -297,7 +346,7 @@ class HandleTable:
         start = address - self.base
         self._bytes[start : start + ENTRY.size] = _POISON
         self._objects[start >> 6] = None
-        self._free.append(start >> 6)
+        self._free += (start >> 6,)
 
     def connect(self, handle_pool: ObjectPool) -> None:
         """Lets machine code make objects."""
@@ -322,79 +371,75 @@ class HandleTable:
         """Adds a reference and returns the handle."""
         if address:
             word = ((address - self.base) >> 2) + _ENTRY.count
-            count = self.i32[word]
-            if count < COUNT_UNLIMITED:
-                self.i32[word] = count + 1
+            if self.i32[word] < COUNT_UNLIMITED:
+                self.i32[word] += 1
         return address
 
     def release(self, address: int) -> None:
         """Drops a reference; the last one frees the entry and lets go of the object."""
-        if address:
-            word = ((address - self.base) >> 2) + _ENTRY.count
-            count = self.i32[word]
-            if count < COUNT_UNLIMITED:
-                self.i32[word] = count - 1
-            if count <= 1:
-                if self.i64[((address - self.base) >> 3) + _ENTRY.link] == LINK_POOLED:
-                    assert self.handle_pool is not None
-                    self.handle_pool.drop(address)
-                    return
-                self._free_entry(address)
-                if self.deferred:
-                    self.drain_deferred()
+        self.owed += (address,)
+        self.release_owed()
 
-    def take(self, address: int) -> object | None:
-        """The object of a handle whose reference the caller gives up."""
-        obj = self.object(address)
-        self.release(address)
-        return obj
+    def release_all(self, addresses: Sequence[int]) -> None:
+        """Drops one reference of each handle; nulls are skipped."""
+        self.owed += addresses
+        self.release_owed()
 
-    def release_all(self, addresses: Sequence[int] | npt.NDArray[np.int64]) -> None:
-        """Drops one reference of each handle; nulls are skipped. Of many, what goes with it goes at once."""
-        for address in (
-            self._release_last(np.asarray(addresses, np.int64)) if len(addresses) > _FEW else addresses
-        ):
-            self.release(int(address))
+    def release_owed(self) -> None:
+        """Drops what is owed. Of many, what goes with it goes at once."""
+        owed, i32 = self.owed, self.i32
+        if len(owed) > _FEW:
+            release_last(owed, self.base, self._entries["i32"], self.handle_pool)
+        while owed:
+            address = owed[-1]
+            word = (address - self.base) >> 2
+            if not address:
+                del owed[-1]
+            elif i32[word + _ENTRY.count] > 1:
+                if i32[word + _ENTRY.count] < COUNT_UNLIMITED:
+                    i32[word + _ENTRY.count] -= 1
+                del owed[-1]
+            elif i32[word + _ENTRY.owner] == OWNER_PYTHON:
+                number = (address - self.base) >> 6
+                obj = self._objects[number]
+                key, traits = id(obj), self._traits.get(type(obj))
+                if traits is not None and traits.leave is not None:
+                    traits.leave(obj, self)
+                if obj is None and number in self._later:
+                    del self._later[number]
+                elif address in self._aliases:
+                    self._aliases -= {address}
+                elif key in self._addresses and self._addresses[key] == address:
+                    del self._addresses[key]
+                else:
+                    del owed[-1]
+                    raise InternalError(f"reference of a freed object dropped (handle {number})")
+                # All zero is the poison: a stale handle has kind KIND_FREE and length 0. Checks refuse that.
+                self._bytes[address - self.base : address - self.base + ENTRY.size] = _POISON
+                self._objects[number] = None
+                self._free += (number,)
+                del owed[-1]
+            else:
+                assert self.handle_pool is not None
+                i32[word + _ENTRY.count] = 0
+                if self.i64[(word >> 1) + _ENTRY.link] == LINK_POOLED:
+                    self.handle_pool.drop(owed)
+                else:
+                    self.handle_pool.free(owed)
+        if self.deferred:
+            self.drain_deferred()
 
-    def _release_last(self, handles: npt.NDArray[np.int64]) -> list[int]:
-        """Drops last references to objects that machine code frees or Python has not made; gives the rest."""
-        handles = handles[handles != 0]
-        numbers = handles - self.base >> 6
-        entries = self._entries["i32"]
-        if len(handles) > _MANY:  # all but one of those to one object
-            repeats = np.bincount(numbers)
-            numbers = np.flatnonzero(repeats)
-            entries[numbers, _ENTRY.count] -= (repeats[numbers] - 1).astype(np.int32)
-            handles = self.base + (numbers << 6)
-        only = entries[numbers, _ENTRY.count] == 1
-        of_code = only & (entries[numbers, _ENTRY.owner] != OWNER_PYTHON)
-        later, others = self._later, ~of_code
-        unused = [number for number in numbers[only & others].tolist() if number in later]
-        for number in unused:
-            del later[number]
-        self._free += unused
-        if unused:
-            entries[unused] = 0
-        rest: list[int] = handles[others & (entries[numbers, _ENTRY.count] > 0)].tolist()
-        if self.handle_pool is not None and len(rest) + len(unused) < len(handles):
-            entries[numbers[of_code], _ENTRY.count] = 0
-            self.handle_pool.drop_all(handles[of_code])
-            self.handle_pool.settle()
-        return rest
-
-    def drain(self, state: memoryview) -> None:
-        """Frees the entries that machine code released: the list in a STATE block (viewed as 64-bit words).
+    def drain(self, words: memoryview | array[int], at: Any = STATE_WORDS.released) -> None:
+        """Frees the entries that machine code released, a list that begins at a word.
 
         Must run before anything else happens to the table after machine code ran.
         """
-        address = state[STATE_WORDS.released]
-        state[STATE_WORDS.released] = 0
-        while address:
-            following = self.i64[((address - self.base) >> 3) + _ENTRY.link]
-            self._free_entry(address)
-            address = following
-        if self.deferred:
-            self.drain_deferred()
+        while words[at]:
+            word = (words[at] - self.base) >> 3
+            self.i32[2 * word + _ENTRY.count] = 1
+            self.owed += (words[at],)
+            words[at] = self.i64[word + _ENTRY.link]
+        self.release_owed()
 
     def drain_deferred(self) -> None:
         """Drops the references that objects held which died outside the table's control. What those let go of
@@ -403,36 +448,14 @@ class HandleTable:
             return
         self._is_draining = True
         try:
+            self.release_owed()
             while self.deferred:
-                self.release_all([*self.deferred.popleft()])
+                handles = [*self.deferred[0]]
+                del self.deferred[0]
+                self.owed += handles
+                self.release_owed()
         finally:
             self._is_draining = False
-
-    def _free_entry(self, address: int) -> None:
-        number = (address - self.base) >> 6
-        if self.i32[((address - self.base) >> 2) + _ENTRY.owner] != OWNER_PYTHON:
-            assert self.handle_pool is not None
-            self.handle_pool.free(address)
-            return
-        obj = self._objects[number]
-        if obj is None and self._later.pop(number, None) is not None:
-            self.unreserve(address)
-            return
-        key = id(obj)
-        if address in self._aliases:
-            self._aliases.discard(address)
-        elif key in self._addresses and self._addresses[key] == address:
-            del self._addresses[key]
-        else:
-            raise InternalError(f"reference of a freed object dropped (handle {number}): a counting error")
-        # All zero is the poison: a stale handle has kind KIND_FREE and length 0, which every check refuses.
-        start = number * ENTRY.size
-        self._bytes[start : start + ENTRY.size] = _POISON
-        self._objects[number] = None
-        self._free.append(number)
-        leave = self._traits[type(obj)].leave
-        if leave is not None:
-            leave(obj, self)
 
     def address_of(self, obj: object) -> int:
         """The address of an object's entry, 0 without one."""

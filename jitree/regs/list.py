@@ -23,7 +23,6 @@ from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     ResourceExhaustedError,
-    StatusError,
 )
 from jitree.regs.layout import (
     LIST_EMPTY,
@@ -100,8 +99,8 @@ class VmList(Unique):
 
     VM_TYPE: Final = LIST_NAME
     __slots__ = (
-        "__weakref__", "_address", "_charge", "_ending", "_held", "_objects", "capacity", "element_type",
-        "handle", "size", "table", "words",
+        "__weakref__", "_address", "_charge", "_ending", "_objects", "capacity", "element_type",
+        "handle", "held", "size", "table", "words",
     )  # fmt: skip
 
     def __init__(self, element_type: int | str = LIST_VARIANT, capacity: int = 0) -> None:
@@ -123,7 +122,7 @@ class VmList(Unique):
         """Whose handles the references in the slots are; None while they are Python objects."""
         self.handle = 0
         """The list's own entry in that table while VM code refers to it."""
-        self._held: _Held | None = None
+        self.held: _Held | None = None
         """The references of a list that is in a table."""
         self._ending: Finalizer | None = None
         """What drops these references when the list dies."""
@@ -193,26 +192,28 @@ class VmList(Unique):
 
     def _bind(self, table: HandleTable) -> None:
         """INVALID_ARGUMENT for an element that cannot be one; the list stays as it was."""
-        self.table = table
-        handles: list[int] = []
+        slots, words, handles = np.asarray(self.words), np.array(self.words), list[int]()
         try:
-            for obj in self._objects.values():
-                handles.append(table.wrap(obj))
+            self.table = table
+            self.hold()
+            for index, obj in self._objects.items():
+                handles += (table.wrap(obj),)
                 self._check_type(handles[-1])
+                words[index * _WORDS + 1] = handles[-1]
         except BaseException:
             self.table = None
             table.release_all(handles)
             raise
-        for index, handle in zip(self._objects, handles, strict=True):
-            self.words[index * _WORDS + 1] = handle
-        self._objects.clear()
-        self.hold()
+        slots[:] = words
+        self._objects = {}
+        if self.held is not None:
+            self.held.words = self.words
 
     def hold(self) -> None:
-        """From now on the slots have handles, which are dropped when the list dies."""
+        """Drops the handles that ``held`` shows by then when the list dies."""
         if self.holds_references and self.table is not None:
-            self._held = _Held(self.words)
-            self._ending = Finalizer(partial(self.table.deferred.append, self._held))
+            self.held = _Held(_NO_WORDS)
+            self._ending = Finalizer(partial(self.table.deferred.append, self.held))
 
     def _unbind(self) -> None:
         table, self.table = self.table, None
@@ -221,8 +222,9 @@ class VmList(Unique):
         if table is not None:
             for index in range(self.size):
                 if self.words[index * _WORDS] == LIST_REF:
-                    self._objects[index] = table.object(self.words[index * _WORDS + 1])
-                    table.deferred.append((self.words[index * _WORDS + 1],))
+                    handle = self.words[index * _WORDS + 1]
+                    self._objects[index] = table.object(handle)
+                    table.deferred += ((handle,),)
                     self.words[index * _WORDS + 1] = 0
 
     def _publish(self) -> None:
@@ -258,8 +260,8 @@ class VmList(Unique):
         self.words = words
         """Tag and bits of each slot, alternating. Those from ``size`` on are 0."""
         self.capacity = len(words) // _WORDS
-        if self._held is not None:
-            self._held.words = self.words
+        if self.held is not None:
+            self.held.words = self.words
 
     def resize(self, size: int, look: Callable[[], object] = bool) -> None:
         """New slots are zero, null or (variant) empty; dropped ones release what they held. ``look`` may end
@@ -287,11 +289,15 @@ class VmList(Unique):
         dropped = _handles(slots) if self.table is not None and self.holds_references else []
         if self._objects:
             self._objects = {index: obj for index, obj in self._objects.items() if index < size}
-        np.asarray(slots)[:] = 0
+        table, cleared = self.table, np.asarray(slots)
+        if table is not None:
+            table.owed += dropped
+            if self.handle:
+                table.i64[((self.handle - table.base) >> 3) + _ENTRY.length] = size
+        cleared[:] = 0
         self.size = size
-        self._publish()
-        if self.table is not None:
-            self.table.release_all(dropped)
+        if table is not None:
+            table.release_owed()
 
     # -- elements as VM code sees them ---------------------------------------------------------------
 
@@ -317,10 +323,11 @@ class VmList(Unique):
         if self.element_type > 0 or self.element_type == LIST_REF:
             raise FailedPreconditionError(f"a value of type {_NAMES[code]} stored into a list of references")
         target = code if self.element_type == LIST_VARIANT else self.element_type
-        old = self._take_reference(index)
+        converted = convert(code, bits, target)
+        if self.words[index * _WORDS] == LIST_REF:
+            self.set_handle(index, 0)
         self.words[index * _WORDS] = target
-        self.words[index * _WORDS + 1] = convert(code, bits, target)
-        self._drop(old)
+        self.words[index * _WORDS + 1] = converted
 
     def get_handle(self, index: int, type_id: int) -> int:
         """The handle of the element (not a new reference) if it is of that type, else 0."""
@@ -335,15 +342,18 @@ class VmList(Unique):
         return handle
 
     def set_handle(self, index: int, handle: int) -> None:
-        """Stores a reference, which passes from the caller to the list. On failure it stays the caller's."""
+        """Stores another reference."""
         self._tag(index)
         if not self.holds_references:
             raise FailedPreconditionError(f"a reference stored into a list of {_NAMES[self.element_type]}")
         self._check_type(handle)
-        old = self._take_reference(index)
-        self.words[index * _WORDS] = LIST_REF
-        self.words[index * _WORDS + 1] = handle
-        self._drop(old)
+        self._objects.pop(index, None)
+        words, slot = self.words, index * _WORDS
+        if words[slot] != LIST_REF:
+            words[slot + 1] = 0
+            words[slot] = LIST_REF
+        if self.table is not None:
+            self.table.put(words, slot + 1, handle)
 
     def _tag(self, index: int) -> int:
         if not 0 <= index < self.size:
@@ -356,15 +366,6 @@ class VmList(Unique):
             expected = table.ref_types.name(self.element_type)
             actual = table.ref_types.name(table.kind(handle))
             raise InvalidArgumentError(f"a reference of type {actual} stored into a list of {expected}")
-
-    def _take_reference(self, index: int) -> int:
-        self._objects.pop(index, None)
-        is_reference = self.words[index * _WORDS] == LIST_REF
-        return self.words[index * _WORDS + 1] if is_reference else 0
-
-    def _drop(self, handle: int) -> None:
-        if handle and self.table is not None:
-            self.table.release(handle)
 
     # -- elements as Python sees them ----------------------------------------------------------------
 
@@ -396,9 +397,9 @@ class VmList(Unique):
             handle = self.table.wrap(value)
             try:
                 self.set_handle(index, handle)
-            except StatusError:
-                self.table.release(handle)
-                raise
+            finally:
+                self.table.owed += (handle,)
+                self.table.release_owed()
         else:
             self.set_handle(index, 0)
             if value is not None:

@@ -149,8 +149,8 @@ class Machine:
         self.refs: memoryview
 
     # -- frames --------------------------------------------------------------------------------------
-    # Ctrl-C may come between any two lines. What is dropped for good then must be gone from the registers
-    # already: a reference too many is memory until the context closes, one too few is another's object.
+    # Ctrl-C may come at any call. What is owed by then must be gone from the registers, what is not must be
+    # there: a reference too many is memory until the context closes, one too few is another's object.
 
     def begin(self, function: FunctionRecord) -> None:
         """Makes the host's frame, the outermost one. Its refs are null, its values whatever they were."""
@@ -218,19 +218,22 @@ class Machine:
         frames[frame + _FRAME.refs_end] = refs + 8 * function.ref_count
         frames[frame + _FRAME.results] = results
 
-    def caller_results(self) -> tuple[memoryview, int]:
-        """The code of the calling function and the word index of the list of destinations in it."""
-        caller = self.functions[self.frames[self.frame - FRAME_WORDS + _FRAME.function]]
-        return caller.code, (self.frames[self.frame + _FRAME.results] - caller.code_address) >> 2
+    def caller_results(self) -> tuple[memoryview, int, Window]:
+        """The code of the calling function, where the list of destinations is in it, and its registers."""
+        frames, frame = self.frames, self.frame - FRAME_WORDS
+        caller = self.functions[frames[frame + _FRAME.function]]
+        key = (frames[frame + _FRAME.values], frames[frame + _FRAME.refs])
+        at = (frames[self.frame + _FRAME.results] - caller.code_address) >> 2
+        return caller.code, at, self._windows.get(key) or self._make_window(key)
 
     def pop(self) -> int:
         """Leaves the current frame, dropping the references in its registers; the caller's becomes current.
         Returns where the caller goes on."""
-        count = self.function.ref_count
-        if count:
-            handles = self.refs[:count].tolist()
-            self.refs[:count] = self.function.null_refs
-            self.table.release_all(handles)
+        handles = self.refs[: self.function.ref_count].tolist()
+        if any(handles):
+            self.table.owed += handles
+            self.refs[: self.function.ref_count] = self.function.null_refs
+            self.table.release_owed()
         frame = self.frame - FRAME_WORDS
         self._select(frame, self.functions[self.frames[frame + _FRAME.function]])
         self.frame = frame
@@ -239,9 +242,7 @@ class Machine:
     def _select(self, frame: int, function: FunctionRecord) -> None:
         """Shows the registers and the code of a frame, which the caller then makes current."""
         key = (self.frames[frame + _FRAME.values], self.frames[frame + _FRAME.refs])
-        window = self._windows.get(key)
-        if window is None:
-            window = self._make_window(key)
+        window = self._windows.get(key) or self._make_window(key)
         self.i32, self.i64, self.f32, self.f64, self.refs = window
         self.function = function
         self.code = function.code
@@ -261,14 +262,6 @@ class Machine:
         if len(self._windows) < _CACHED_WINDOWS:
             self._windows[key] = window
         return window
-
-    def set_ref(self, register: int, handle: int) -> None:
-        """Puts a reference, which passes to the register, in place of the one that is there."""
-        refs = self.refs
-        old = refs[register]
-        refs[register] = handle
-        if old:
-            self.table.release(old)
 
     def revive(self) -> bool:
         """Whether slow calls had ended for good, as Python ends a generator that it enters where its stack is
@@ -294,13 +287,14 @@ class Machine:
         if self.state[STATE_WORDS.released]:  # Ctrl-C came before they were freed
             self.table.drain(self.state)
         count = (self.frames[self.frame + _FRAME.refs_end] - self._memory.address - _REFS_AT) >> 3
-        self.frame = 0
         if count:
             refs = self._memory.i64[_REFS_AT >> 3 : (_REFS_AT >> 3) + count]
-            handles = refs.tolist()
-            if any(handles):
-                refs[:] = memoryview(bytes(8 * count)).cast("q")
-                self.table.release_all(handles)
+            handles, nulls = refs.tolist(), memoryview(bytes(8 * count)).cast("q")
+            self.table.owed += handles
+            refs[:] = nulls
+        self.frame = 0
+        if self.table.owed:
+            self.table.release_owed()
 
     def locations(self, pc: int) -> Iterator[tuple[FunctionRecord, int]]:
         """(function, word index in its code) of the instruction at ``pc`` and of each call that led to it,

@@ -12,7 +12,9 @@ import numpy as np
 from jitree.base.memory import address_of as address_of
 from jitree.base.memory import zero_pages
 from jitree.base.records import NamedTuple
+from jitree.codegen.record import words_of
 from jitree.errors import ResourceExhaustedError, pass_interruption
+from jitree.regs.layout import OWNER_PYTHON, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,14 +77,14 @@ if TYPE_CHECKING:
             """The Python object of an entry of the table, which knows it from then on
             (:meth:`HandleTable.adopt`, ``take_over``)."""
 
-        def free(self, address: int) -> None:
-            """The last reference is gone."""
+        def free(self, owed: list[int]) -> None:
+            """The last reference to what the last of these handles is of is gone. It is taken out."""
 
-        def drop(self, address: int) -> None:
-            """The last reference is gone; it may be freed later."""
+        def drop(self, owed: list[int]) -> None:
+            """As :meth:`free`; it may be freed later."""
 
         def drop_all(self, addresses: npt.NDArray[np.int64]) -> None:
-            """The same of several."""
+            """The same of several. Nothing is called when they are known."""
 
         def settle(self) -> None:
             """Frees what was dropped."""
@@ -91,6 +93,8 @@ if TYPE_CHECKING:
             """Gives machine code lists where it has none left; whether it has some now."""
 
 
+_MANY: Final = 1 << 12
+"""References that may be to the same objects, which is worth a look."""
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
 
@@ -153,3 +157,25 @@ class Bounds(NamedTuple):
 
 
 UNBOUNDED: Final = Bounds()
+
+
+def release_last(owed: list[int], base: int, entries: npt.NDArray[np.int32], pool: ObjectPool | None) -> None:
+    """Drops last references to objects which machine code frees, all at once."""
+    entry = words_of(Entry)
+    handles = np.asarray(owed, np.int64)
+    handles = handles[handles != 0]
+    numbers = handles - base >> 6
+    if len(handles) > _MANY:  # all but one of those to one object
+        repeats = np.bincount(numbers)
+        numbers = np.flatnonzero(repeats)
+        handles, others = base + (numbers << 6), (repeats[numbers] - 1).astype(np.int32)
+        each = handles.tolist()
+        entries[numbers, entry.count] -= others
+        owed[:] = each
+    freed = (entries[numbers, entry.count] == 1) & (entries[numbers, entry.owner] != OWNER_PYTHON)
+    if pool is not None and freed.any():
+        rest = handles[~freed].tolist()
+        entries[numbers[freed], entry.count] = 0
+        pool.drop_all(handles[freed])
+        owed[:] = rest
+        pool.settle()

@@ -279,14 +279,14 @@ class ModuleRecord:
         """Takes over the globals of a module state of the same handle table: values copied, refs shared."""
         self.global_bytes[:] = other.global_bytes
         for slot, handle in enumerate(other.ref_globals):
-            self.ref_globals[slot] = table.retain(handle)
+            table.put(self.ref_globals, slot, handle)
 
     def release(self, table: HandleTable) -> None:
         """Drops every reference the state holds, and its functions, which know it; it must not run
         afterwards."""
         self._functions.clear()
         for handles in (self.ref_globals, self.rodata):
-            memory = np.asarray(handles)
-            dropped = memory.copy()
+            memory, dropped = np.asarray(handles), handles.tolist()
+            table.owed += dropped
             memory[:] = 0
-            table.release_all(dropped)
+            table.release_owed()

@@ -27,6 +27,7 @@ from tests.api.exact import X, same
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, CALLS, OUTPUTS, REFERENCES, STATE
 from tests.assembler import Assembler
 from tests.base.interruption import interruptions
+from tests.fuzz.interruptions import left
 from tests.hal.helpers import TIMEOUT
 
 PACKAGE = os.path.dirname(jitree.__file__) + os.sep
@@ -173,6 +174,7 @@ def test_an_interrupt_anywhere_in_a_call(
         session.load(PROGRAM.build(), host_module())
         for _ in range(3):
             same(called(session), CALLED[called])
+        handles = left(session)
         interrupted, interrupter = 0, Interrupter(0, raised)
         while interrupter.places <= 0:
             interrupted += 1
@@ -188,6 +190,7 @@ def test_an_interrupt_anywhere_in_a_call(
                 sys.setprofile(before)
             same(other.submit(called, session).result(TIMEOUT), CALLED[called])
         assert interrupted > 3
+        assert left(session) == handles, "no interrupt keeps one"
 
 
 @pytest.mark.parametrize("tier", ["plain", "fast"])

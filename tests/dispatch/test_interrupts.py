@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
-import traceback
-from types import FrameType
+from functools import partial
 
 import pytest
 
 from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
-from jitree.regs.layout import KIND_LIST
 from tests.assembler import Assembler
+from tests.base.interruption import interruptions
 from tests.dispatch.harness import HostFunctions, Vm
 
 ENDLESS = {
@@ -103,27 +101,7 @@ def test_leaving_changes_nothing(
     assert vm.run("0i_i", text, [argument]) == [expected]
 
 
-class Interrupter:
-    """Raises KeyboardInterrupt at the n-th line that jitree executes, as a signal handler might."""
-
-    def __init__(self, lines: int) -> None:
-        self.lines = lines
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Interrupter | None:
-        if not any(folder in frame.f_code.co_filename for folder in ("/regs/", "/dispatch/plain/")):
-            return None
-        if event == "line":
-            self.lines -= 1
-            if self.lines == 0:
-                if any(caller.f_code.co_name == "__del__" for caller, _ in traceback.walk_stack(frame)):
-                    self.lines = 1  # Python swallows what is raised there
-                else:
-                    raise KeyboardInterrupt
-        return self
-
-
-def test_no_reference_is_dropped_twice_wherever_an_interrupt_comes(vm: Vm) -> None:
-    """Some may be kept until the context closes."""
+def test_no_reference_is_lost_or_dropped_twice_by_an_interrupt(vm: Vm, no_collector: None) -> None:
     module = Assembler("m", ref_global_count=1).import_function("n.same", "0r_r")
     module.function("inner", "0rr_rr", "[%r2] = call @n.same [%r0]\n%r3 = assign.ref %r1\nreturn [%R2, %r3]")
     module.function("f", "0rr_r", """
@@ -141,22 +119,13 @@ def test_no_reference_is_dropped_twice_wherever_an_interrupt_comes(vm: Vm) -> No
     vm.add(HostFunctions("n", [("same", "0r_r", lambda thing: thing)]), module)
     function = vm.function("f")
     first, second = VmBuffer(1), VmBuffer(2)
-    interrupted = 0
-    finished = False
-    while not finished:
-        interrupted += 1
-        before = sys.gettrace()
-        sys.settrace(Interrupter(interrupted))
-        try:
-            vm.context.invoke(function, [first, second])
-            finished = True
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        assert vm.context.invoke(function, [first, second]) == [second]
-    assert interrupted > 50
-    vm.context.close()
-    table = vm.context.table
-    while table.live_count:  # what was kept; lists first, since they hold others
-        table.release(max(table._addresses.values(), key=lambda handle: table.kind(handle) == KIND_LIST))
+    call = partial(vm.context.invoke, function, [first, second])
+    assert call() == [second]
+    table, places = vm.context.table, 0
+    kept = table.live_count
+    for interruption in interruptions(0):
+        interruption.during(call)
+        assert call() == [second]
+        assert table.live_count == kept, f"interrupted at place {interruption.place}"
+        places += 1
+    assert places > 50

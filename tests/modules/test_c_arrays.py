@@ -175,7 +175,7 @@ def test_nothing_is_kept_or_freed_too_early(session: jitree.Session) -> None:
     vector = view(session, np.arange(100))
     allocation = vector.buffer.allocation
     released: list[int] = []
-    allocation._action = partial(released.append, 1)
+    allocation.action = partial(released.append, 1)
     del allocation
     for _ in range(10):
         call(session, "drop", vector)

@@ -111,7 +111,7 @@ def buffer_clone(machine: Machine, pc: int) -> int:
     data = source.data[copied]
     for part in ranges(length, PART, machine.require_running):
         copy.data[part] = data[part]
-    machine.set_ref(code[pc + 5], machine.table.wrap(copy))
+    machine.table.put_object(machine.refs, code[pc + 5], copy)
     return pc + 6
 
 

@@ -32,15 +32,6 @@ BANKS: Final[dict[int, tuple[Callable[[Machine], memoryview], int]]] = {
 be an index of it."""
 
 
-def take(machine: Machine, refs: memoryview, register: int, moves: int) -> int:
-    """The handle in a register as a reference of the caller: moved out, or counted again."""
-    handle: int = refs[register]
-    if moves:
-        refs[register] = 0
-        return handle
-    return machine.table.retain(handle)
-
-
 def reference_to(cls: type[T], name: str) -> Callable[[Machine, int], T]:
     """Reads a ref register that must hold a ``cls``, which programs know as ``vm.<name>``.
 
@@ -85,7 +76,7 @@ def _call(
         elif tag == TAG_VALUE64:
             machine.i64[destination >> 1] = i64[source >> 1]
         else:
-            machine.refs[destination] = take(machine, refs, source, tag == TAG_REF_MOVE)
+            machine.table.pass_on(refs, source, tag == TAG_REF_MOVE, machine.refs, destination)
     return callee.start
 
 
@@ -133,28 +124,17 @@ def _call_across(machine: Machine, pc: int) -> int:
 
 def return_(machine: Machine, pc: int) -> int:
     code = machine.code
-    i32, i64, refs = machine.i32, machine.i64, machine.refs
-    values = []
-    for at in range(pc + 2, pc + 2 + 2 * code[pc + 1], 2):
-        tag, source = code[at], code[at + 1]
-        if tag == TAG_VALUE32:
-            values.append(i32[source])
-        elif tag == TAG_VALUE64:
-            values.append(i64[source >> 1])
-        else:
-            values.append(take(machine, refs, source, tag == TAG_REF_MOVE))
-    results, at = machine.caller_results()
-    return_pc = machine.pop()
-    for value in values:
-        tag, destination = results[at], results[at + 1]
+    results, at, (i32, i64, _, _, refs) = machine.caller_results()
+    for word in range(pc + 2, pc + 2 + 2 * code[pc + 1], 2):
+        tag, source, destination = code[word], code[word + 1], results[at + 1]
         at += 2
         if tag == TAG_VALUE32:
-            machine.i32[destination] = value
+            i32[destination] = machine.i32[source]
         elif tag == TAG_VALUE64:
-            machine.i64[destination >> 1] = value
+            i64[destination >> 1] = machine.i64[source >> 1]
         else:
-            machine.set_ref(destination, value)
-    return return_pc
+            machine.table.pass_on(machine.refs, source, tag == TAG_REF_MOVE, refs, destination)
+    return machine.pop()
 
 
 def import_resolved(machine: Machine, pc: int) -> int:
@@ -178,7 +158,7 @@ def new_buffer(machine: Machine, length: int, register: int) -> VmBuffer:
 def buffer_alloc(machine: Machine, pc: int) -> int:
     code = machine.code
     buffer = new_buffer(machine, machine.i64[code[pc + 1] >> 1] & _U64, code[pc + 2])
-    machine.set_ref(code[pc + 3], machine.table.wrap(buffer))
+    machine.table.put_object(machine.refs, code[pc + 3], buffer)
     return pc + 4
 
 
@@ -194,12 +174,7 @@ def move(machine: Machine, tag: int, source: int, destination: int) -> None:
     elif tag == TAG_VALUE64:
         machine.i64[destination >> 1] = machine.i64[source >> 1]
     elif source != destination:
-        handle = machine.refs[source]
-        if tag == TAG_REF_MOVE:
-            machine.refs[source] = 0
-        else:
-            machine.table.retain(handle)
-        machine.set_ref(destination, handle)
+        machine.table.pass_on(machine.refs, source, tag == TAG_REF_MOVE, machine.refs, destination)
 
 
 def _moves(machine: Machine, word: int) -> None:
@@ -254,7 +229,7 @@ def trace(machine: Machine, pc: int) -> int:
     end = pc + 3 + 2 * code[pc + 2]
     for at in range(pc + 3, end, 2):
         if code[at] == TAG_REF_MOVE:
-            machine.set_ref(code[at + 1], 0)
+            machine.table.put(machine.refs, code[at + 1], 0)
     return end
 
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from jitree.codegen.numbers import i32, i64
 from jitree.dispatch.plain import buffers, calls
-from jitree.dispatch.plain.calls import BANKS, Handler, reference_to, take
+from jitree.dispatch.plain.calls import BANKS, Handler, reference_to
 from jitree.dispatch.plain.shapes import SHAPES
 from jitree.dispatch.semantics import SEMANTICS
-from jitree.errors import InvalidArgumentError, OutOfRangeError, StatusError
+from jitree.errors import InvalidArgumentError, OutOfRangeError
 from jitree.regs.layout import VALUE_TYPE_CODES
 from jitree.regs.list import VmList
 from jitree.regs.machine import Machine
@@ -38,28 +38,28 @@ def require_type(machine: Machine, handle: int, type_index: int) -> None:
 
 
 def const_ref_zero(machine: Machine, pc: int) -> int:
-    machine.set_ref(machine.code[pc + 1], 0)
+    machine.table.put(machine.refs, machine.code[pc + 1], 0)
     return pc + 2
 
 
 def const_ref_rodata(machine: Machine, pc: int) -> int:
     code = machine.code
-    machine.set_ref(code[pc + 2], machine.table.retain(machine.module.rodata[code[pc + 1]]))
+    machine.table.put(machine.refs, code[pc + 2], machine.module.rodata[code[pc + 1]])
     return pc + 3
 
 
-def _load_global(machine: Machine, slot: int, type_index: int, register: int) -> None:
-    handle = machine.module.ref_globals[slot]
-    require_type(machine, handle, type_index)
-    machine.set_ref(register, machine.table.retain(handle))
+def _load_global(machine: Machine, slot: int, pc: int) -> int:
+    code, handle = machine.code, machine.module.ref_globals[slot]
+    require_type(machine, handle, code[pc + 2])
+    machine.table.put(machine.refs, code[pc + 3], handle)
+    return pc + 4
 
 
-def _store_global(machine: Machine, slot: int, type_index: int, register: int, move: int) -> None:
-    require_type(machine, machine.refs[register], type_index)
-    ref_globals = machine.module.ref_globals
-    old = ref_globals[slot]
-    ref_globals[slot] = take(machine, machine.refs, register, move)
-    machine.table.release(old)
+def _store_global(machine: Machine, slot: int, pc: int) -> int:
+    code, refs = machine.code, machine.refs
+    require_type(machine, refs[code[pc + 3]], code[pc + 2])
+    machine.table.pass_on(refs, code[pc + 3], code[pc + 4], machine.module.ref_globals, slot)
+    return pc + 5
 
 
 def _checked_slot(machine: Machine, register: int) -> int:
@@ -71,37 +71,28 @@ def _checked_slot(machine: Machine, register: int) -> int:
 
 
 def global_load_ref(machine: Machine, pc: int) -> int:
-    code = machine.code
-    _load_global(machine, code[pc + 1], code[pc + 2], code[pc + 3])
-    return pc + 4
+    return _load_global(machine, machine.code[pc + 1], pc)
 
 
 def global_store_ref(machine: Machine, pc: int) -> int:
-    code = machine.code
-    _store_global(machine, code[pc + 1], code[pc + 2], code[pc + 3], code[pc + 4])
-    return pc + 5
+    return _store_global(machine, machine.code[pc + 1], pc)
 
 
 def global_load_indirect_ref(machine: Machine, pc: int) -> int:
-    code = machine.code
-    _load_global(machine, _checked_slot(machine, code[pc + 1]), code[pc + 2], code[pc + 3])
-    return pc + 4
+    return _load_global(machine, _checked_slot(machine, machine.code[pc + 1]), pc)
 
 
 def global_store_indirect_ref(machine: Machine, pc: int) -> int:
-    code = machine.code
-    _store_global(machine, _checked_slot(machine, code[pc + 1]), code[pc + 2], code[pc + 3], code[pc + 4])
-    return pc + 5
+    return _store_global(machine, _checked_slot(machine, machine.code[pc + 1]), pc)
 
 
 def select_ref(machine: Machine, pc: int) -> int:
     code, refs = machine.code, machine.refs
     chosen, other = (pc + 3, pc + 5) if machine.i32[code[pc + 1]] else (pc + 5, pc + 3)
     require_type(machine, refs[code[chosen]], code[pc + 2])
-    handle = take(machine, machine.refs, code[chosen], code[chosen + 1])
-    if code[other + 1]:
-        machine.set_ref(code[other], 0)
-    machine.set_ref(code[pc + 7], handle)
+    machine.table.pass_on(refs, code[chosen], code[chosen + 1], refs, code[pc + 7])
+    if code[other + 1] and code[other] != code[pc + 7]:
+        machine.table.put(refs, code[other], 0)
     return pc + 8
 
 
@@ -110,20 +101,21 @@ def switch_ref(machine: Machine, pc: int) -> int:
     index, count = machine.i32[code[pc + 1]], code[pc + 5]
     chosen = pc + 6 + 2 * index if 0 <= index < count else pc + 3
     require_type(machine, machine.refs[code[chosen]], code[pc + 2])
-    machine.set_ref(code[pc + 6 + 2 * count], take(machine, machine.refs, code[chosen], code[chosen + 1]))
+    target = code[pc + 6 + 2 * count]
+    machine.table.pass_on(machine.refs, code[chosen], code[chosen + 1], machine.refs, target)
     return pc + 7 + 2 * count
 
 
 def cast_any_ref(machine: Machine, pc: int) -> int:
     code = machine.code
     require_type(machine, machine.refs[code[pc + 1]], code[pc + 3])
-    machine.set_ref(code[pc + 4], take(machine, machine.refs, code[pc + 1], code[pc + 2]))
+    machine.table.pass_on(machine.refs, code[pc + 1], code[pc + 2], machine.refs, code[pc + 4])
     return pc + 5
 
 
 def assign_ref(machine: Machine, pc: int) -> int:
     code = machine.code
-    machine.set_ref(code[pc + 3], take(machine, machine.refs, code[pc + 1], code[pc + 2]))
+    machine.table.pass_on(machine.refs, code[pc + 1], code[pc + 2], machine.refs, code[pc + 3])
     return pc + 4
 
 
@@ -132,7 +124,7 @@ def discard_refs(machine: Machine, pc: int) -> int:
     end = pc + 2 + 2 * code[pc + 1]
     for word in range(pc + 2, end, 2):
         if code[word + 1]:
-            machine.set_ref(code[word], 0)
+            machine.table.put(machine.refs, code[word], 0)
     return end
 
 
@@ -176,7 +168,7 @@ def list_alloc(machine: Machine, pc: int) -> int:
     code = machine.code
     items = VmList(machine.module.types[code[pc + 1]])
     items.reserve(machine.i32[code[pc + 2]] & _U32, machine.table.bounds)
-    machine.set_ref(code[pc + 3], machine.table.wrap(items))
+    machine.table.put_object(machine.refs, code[pc + 3], items)
     machine.table.supply_lists()
     return pc + 4
 
@@ -228,22 +220,16 @@ def list_get_ref(machine: Machine, pc: int) -> int:
     code = machine.code
     items = _list(machine, code[pc + 1])
     handle = items.get_handle(machine.i32[code[pc + 2]] & _U32, machine.module.types[code[pc + 3]])
-    machine.set_ref(code[pc + 4], machine.table.retain(handle))
+    machine.table.put(machine.refs, code[pc + 4], handle)
     return pc + 5
 
 
 def list_set_ref(machine: Machine, pc: int) -> int:
-    code, table = machine.code, machine.table
-    items = _list(machine, code[pc + 1])
+    code = machine.code
     register = code[pc + 3]
-    handle = table.retain(machine.refs[register])
-    try:
-        items.set_handle(machine.i32[code[pc + 2]] & _U32, handle)
-    except StatusError:
-        table.release(handle)
-        raise
+    _list(machine, code[pc + 1]).set_handle(machine.i32[code[pc + 2]] & _U32, machine.refs[register])
     if code[pc + 4]:
-        machine.set_ref(register, 0)
+        machine.table.put(machine.refs, register, 0)
     return pc + 5
 
 

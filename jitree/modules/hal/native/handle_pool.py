@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 
-from jitree.base.finalizers import Borrowed
+from jitree.base.finalizers import Borrowed, Finalizer
 from jitree.codegen.record import size_of, words_of
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
@@ -282,36 +282,32 @@ class HandlePool:
 
     # -- from entries to objects -----------------------------------------------------------------------
 
-    def free(self, address: int) -> None:
-        """See :meth:`ObjectPool.free`."""
+    def free(self, owed: list[int]) -> None:
+        """See :meth:`ObjectPool.free`. An interrupt comes after the call, not before it."""
+        address = owed[-1]
+        del owed[-1]
         self._free(self.record, address)
         if self._words[_HANDLE_POOL.released]:
-            self._free_released()
+            self._table.drain(self._words, _HANDLE_POOL.released)
 
-    def drop(self, address: int) -> None:
+    def drop(self, owed: list[int]) -> None:
         """See :meth:`ObjectPool.drop`. Machine code frees it when a pool is empty."""
+        address = owed[-1]
         self._table.i64[((address - self._table.base) >> 3) + _ENTRY.link] = self._words[_HANDLE_POOL.dead]
         self._words[_HANDLE_POOL.dead] = address
+        del owed[-1]
 
     def drop_all(self, addresses: npt.NDArray[np.int64]) -> None:
         """See :meth:`ObjectPool.drop_all`."""
         self._table.write(addresses, {"link": np.append(addresses[1:], self._words[_HANDLE_POOL.dead])})
-        self._words[_HANDLE_POOL.dead] = int(addresses[0])
+        self._words[_HANDLE_POOL.dead] = addresses[0]
 
     def settle(self) -> None:
         """Frees what was dropped."""
         if self._words[_HANDLE_POOL.dead]:
-            self.free(0)
-
-    def _free_released(self) -> None:
-        """Frees Python's entries that machine code dropped outside of a call."""
-        table, words = self._table, self._words
-        while words[_HANDLE_POOL.released]:
-            address = words[_HANDLE_POOL.released]
-            word = (address - table.base) >> 3
-            words[_HANDLE_POOL.released] = table.i64[word + _ENTRY.link]
-            table.i32[2 * word + _ENTRY.count] = 1
-            table.release(address)
+            self._free(self.record, 0)
+        if self._words[_HANDLE_POOL.released]:
+            self._table.drain(self._words, _HANDLE_POOL.released)
 
     def make(self, table: HandleTable, address: int) -> object:
         """See :meth:`ObjectPool.make`."""
@@ -325,18 +321,14 @@ class HandlePool:
             return self._make_command_buffer(table, address)
         parent = table.i64[word + _ENTRY.parent]
         obj = self._makers[kind](self, word)
-        self._hand_over(table, address, obj, table.adopt)
-        if parent:
-            table.release(parent)
+        self._hand_over(table, address, partial(table.adopt, address, obj, (parent,)))
         return obj
 
-    def _hand_over(
-        self, table: HandleTable, address: int, obj: object, take: Callable[[int, Any], None]
-    ) -> None:
+    def _hand_over(self, table: HandleTable, address: int, take: Callable[[], None]) -> None:
         """An entry becomes Python's. What it keeps is its own before, the object's after: Ctrl-C may come
         where ``take`` begins or returns."""
         try:
-            take(address, obj)
+            take()
         finally:
             if table.i32[((address - table.base) >> 2) + _ENTRY.owner] != OWNER_CODE:
                 self._words[_HANDLE_POOL.live] -= 1
@@ -350,10 +342,12 @@ class HandlePool:
         if allocation is None:
             assert self._storage is not None
             word = (storage - table.base) >> 3
-            table.retain(storage)
+            kept, drop = Finalizer(None), partial(table.deferred.append, (storage,))
+            table.i32[2 * word + _ENTRY.count] += 1  # no call from here to where it is known what drops it
+            kept.action = drop
             allocation = self._storage.allocator.allocation_over(
                 self._storage.block(storage), table.i64[word + _ENTRY.length], memory_type, usage,
-                partial(table.deferred.append, (storage,)),
+                partial(bool, kept),
             )  # fmt: skip
             self._allocations[storage] = ref(allocation)
         return allocation
@@ -421,8 +415,8 @@ class HandlePool:
         element_type, length = table.i32[2 * word + _ENTRY.element_type], table.i64[word + _ENTRY.length]
         slots = table.i64[word + _ENTRY.address]
         made = VmList.over(self._slots[slots], element_type, length, table, address)
-        self._hand_over(table, address, made, table.take_over)
         made.hold()
+        self._hand_over(table, address, partial(table.take_over, address, made))
         del self._slots[slots]
         return made
 
@@ -446,9 +440,8 @@ class HandlePool:
         recording = table.i64[((address - table.base) >> 3) + _ENTRY.address]
         handles = kept_handles(recording)
         commands = restore(recording, handles, table, self.memory_of, self._device)
-        self._hand_over(table, address, commands, table.adopt)
+        self._hand_over(table, address, partial(table.adopt, address, commands, handles))
         if commands.recording:
             self._arenas.enlarge(recording)
         self._arenas.give_back(recording)
-        table.release_all(handles)
         return commands
