@@ -136,7 +136,7 @@ class Function(Remade):
         if signature.workspace is not None:
             from jitree.api.calls.workspace import KnownSizes  # of few functions
 
-            self.known_sizes = KnownSizes(convention.arguments)
+            self.known_sizes = KnownSizes(signature, convention.arguments)
         self._storing = len(signature.arguments) > 1 and any(
             parameter.storage_of is not None for parameter in signature.arguments
         )

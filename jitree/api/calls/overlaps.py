@@ -92,7 +92,7 @@ def separated(function: StoringFunction, arguments: Sequence[Any], packed: Seque
 
 
 def shares_memory(one: object, others: Iterable[object]) -> bool:
-    """Whether any of the others lies in the memory of one, however it came by it."""
+    """Whether any of the others lies in the memory of one."""
     return any(
         mine.address < other.address + other.byte_length and other.address < mine.address + mine.byte_length
         for mine in _buffers([one])

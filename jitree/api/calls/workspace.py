@@ -1,27 +1,32 @@
 """Measures the memory that a function wants from its caller for intermediate results (``workspace=``).
 
 Compilers state a size, or the name of a function of the module that computes it from the same arguments. What
-calls were found to need is kept by their shapes and numbers, so that only the first call of a kind is
-measured.
+calls were found to need is kept by their shapes and numbers. Machine code reads that
+(:mod:`jitree.api.calls.native.arguments`), so that only the first call of a kind is measured.
 """
 
 from __future__ import annotations
 
 import operator
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.calls.declaration import DEPENDS, OUT, TRANSIENTS, WORKSPACE, Parameter, storage_names
+from jitree.api.calls.native.layout import MAXIMUM_RANK, Sizes
 from jitree.api.calls.number_packing import number_packer
 from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.reference_packing import require_workspace
 from jitree.api.calls.refusal import describe
 from jitree.base.arguments import shown
 from jitree.base.finalizers import guard
+from jitree.codegen.record import size_of, words_of
 from jitree.errors import InvalidArgumentError, NotFoundError, attribute_of, own_error, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.types import ENCODING_OPAQUE
+
+_SIZES: Final = words_of(Sizes)
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -168,12 +173,21 @@ def _stand_in(parameter: Parameter, item: str, given: Any, function: MeasuredFun
 class KnownSizes:
     """Bytes by what they depend on. A key has a word for each dimension and each number."""
 
-    __slots__ = ("_items", "_lock", "_sizes")
+    __slots__ = ("_items", "_lock", "_rows", "_sizes", "_width", "_words")
 
-    def __init__(self, items: Sequence[Item]) -> None:
+    def __init__(self, signature: Signature, items: Sequence[Item]) -> None:
         self._items = tuple(map(str, items))
         self._sizes: dict[tuple[object, ...], int] = {}
+        self._width = _width(signature.arguments)
         self._lock = guard()
+        self._rows = array("q")
+        self._words = array("q", bytes(size_of(Sizes)))
+        self._words[_SIZES.width] = self._width or 0
+
+    @property
+    def address(self) -> int:
+        """Of the Sizes record; 0 where it also depends on what is neither a tensor nor a number."""
+        return 0 if self._width is None else self._words.buffer_info()[0]
 
     def key(self, values: Sequence[object]) -> tuple[object, ...]:
         """What the size of a call depends on, of packed values; None stands for the memory itself."""
@@ -188,7 +202,39 @@ class KnownSizes:
         with self._lock:
             if len(self._sizes) == _MOST:
                 self._sizes.clear()
-            self._sizes[key] = size
+                self._words[_SIZES.count] = 0
+            if key not in self._sizes:
+                self._sizes[key] = size
+                if self._width is not None:
+                    self._show([*key, size])  # type: ignore[list-item]
+
+    def _show(self, row: list[int]) -> None:
+        """Shows a key and its size to machine code, which may look whenever Python runs: so the count comes
+        last."""
+        words, length = self._words, len(row)
+        if not self._rows:
+            self._rows = array("q", bytes(8 * _MOST * length))
+            words[_SIZES.rows] = self._rows.buffer_info()[0]
+        count = words[_SIZES.count]
+        self._rows[count * length : (count + 1) * length] = array("q", row)
+        words[_SIZES.count] = count + 1
+
+
+def _width(parameters: Sequence[Parameter]) -> int | None:
+    """The words of a key; None if it depends on more than dimensions and numbers."""
+    width = 0
+    for parameter in parameters:
+        if parameter.workspace is not None:
+            continue
+        rank = 1
+        if parameter.tensor is not None:
+            rank = len(parameter.tensor.shape)
+        elif parameter.type.startswith("!"):
+            return None
+        if rank > MAXIMUM_RANK:
+            return None
+        width += rank
+    return width
 
 
 def _key_words(value: object, item: str) -> Iterator[object]:

@@ -126,14 +126,16 @@ class Acceptance:
         """Gives a device array an owner, if need be, with the lock held. False: Python packs it."""
         keeper, device = self._memory.keeper, self._memory.device
         view = view_at_once(array, keeper, device)
-        if view is None or not view.buffer.is_writable or self._packer.declared(view) is not view:
+        if view is None or not view.buffer.is_writable:
             return False
         try:
             self._packer.check(view)
         except StatusError:
             return False
-        # Machine code has to look at arrays of other devices in each call.
-        return array._be_passed(keeper, self.marker if array.device is device else None)
+        is_declared = self._packer.declared(view) is view
+        # Machine code has to look at arrays of other devices, and of another sign, in each call.
+        is_known = is_declared and array.device is device
+        return array._be_passed(keeper, self.marker if is_known else None) and is_declared
 
     def pack(self, value: Any) -> object:
         """As the parameter's packer does, but a numpy array of the declared type stays one: machine code

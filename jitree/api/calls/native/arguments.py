@@ -2,7 +2,8 @@
 
 What is not in its usual form is left to Python, which packs all arguments of such a call or says what is
 wrong; what it has packed goes into the registers here, too. So do arguments in the memory of a result, which
-Python copies (:mod:`jitree.api.calls.overlaps`), and memory for intermediate results
+Python copies (:mod:`jitree.api.calls.overlaps`), and those of calls whose memory for intermediate results is
+not known to be large enough: Python measures that once for all calls with the same shapes and numbers
 (:mod:`jitree.api.calls.workspace`). Arrays that a call takes for good are taken from their owners when all
 arguments have been passed, and none can be refused any more.
 """
@@ -15,6 +16,7 @@ from jitree.api.calls.native.device_arrays import (
     is_accepted,
     is_of_type,
     is_present,
+    pass_as_declared,
     pass_handle,
     pass_kept,
     pass_owned,
@@ -24,6 +26,8 @@ from jitree.api.calls.native.device_arrays import (
 from jitree.api.calls.native.layout import (
     PASS_ARRAY,
     PASS_CONSUMED,
+    PASS_F64,
+    PASS_I64,
     PASS_REFERENCE,
     Argument,
     CallRecord,
@@ -35,7 +39,7 @@ from jitree.api.calls.native.names import IN_PLACE, pass_in_place
 from jitree.api.calls.native.numbers import pass_as_array, pass_number, pass_packed_number
 from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
 from jitree.api.calls.native.views import drop_joined, has_timeline, send_joined
-from jitree.codegen.primitives import apart, call, load64, store64, unlikely
+from jitree.codegen.primitives import apart, call, load32, load64, stack, store64, unlikely
 from jitree.codegen.record import place_of, size_of
 from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.regs.layout import Entry
@@ -92,8 +96,12 @@ def pass_donated(python: Python, record: CallRecord, argument: Argument, array: 
     if type_of(array) != python.array_type:
         return False
     is_known = is_accepted(python, argument, array)
-    if is_known or (is_present(python, record, argument, array) and is_of_type(python, argument, array)):
+    if is_known:
         return pass_owner(python, argument, array)
+    if is_present(python, record, argument, array):
+        if is_of_type(python, argument, array):
+            return pass_owner(python, argument, array)
+        return pass_as_declared(python, record, argument, array)
     return is_true(python, invoke_with(python, argument.accept, array)) and pass_owner(
         python, argument, array
     )
@@ -187,6 +195,51 @@ def clear(python: Python, place: int) -> None:
     drop(python, before)
 
 
+@apart
+def is_enough(record: CallRecord) -> bool:
+    """Whether the memory is as large as the call is known to need. False also where that is not known."""
+    sizes = record.sizes
+    if not sizes:
+        return True
+    key = stack(8 * sizes.width)
+    if not write_key(record, key):
+        return False
+    row = sizes.rows
+    for _ in range(sizes.count):
+        if are_equal(row, key, sizes.width):
+            return Entry(load64(record.workspace)).length >= load64(row + 8 * sizes.width)
+        row += 8 * (sizes.width + 1)
+    return False
+
+
+def write_key(record: CallRecord, key: int) -> bool:
+    """Writes what the size may depend on: dimensions and numbers. False if a register holds no view."""
+    argument = Argument(record.arguments)
+    for _ in range(record.argument_count):
+        place = argument.place
+        if not PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
+            is_wide = argument.kind == PASS_I64 or argument.kind == PASS_F64
+            store64(key, load64(place) if is_wide else load32(place))
+            key += 8
+        elif place != record.workspace:
+            view = Entry(load64(place))
+            handle_pool = record.state.handle_pool
+            if not view or view.kind != handle_pool.buffer_view or view.rank != argument.rank:
+                return False
+            for axis in range(argument.rank):
+                store64(key + 8 * axis, load64(place_of(view) + handle_pool.extension + 8 * axis))
+            key += 8 * argument.rank
+        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    return True
+
+
+def are_equal(row: int, key: int, width: int) -> bool:
+    index = 0
+    while index < width and load64(row + 8 * index) == load64(key + 8 * index):
+        index += 1
+    return index == width
+
+
 def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
     """Whether all have been put into their registers. If not an exception may be set."""
     is_packed = arguments & PACKED != 0
@@ -209,6 +262,8 @@ def pass_each(python: Python, record: CallRecord, arguments: int) -> bool:
         if unlikely(not pass_argument(python, record, argument, value)):
             return False
         argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
+    if record.workspace != 0 and not (is_alone(record, record.workspace) and is_enough(record)):
+        return False
     return are_apart(record)
 
 

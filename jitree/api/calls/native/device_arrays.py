@@ -28,12 +28,13 @@ from jitree.api.calls.native.layout import (
     Tensor,
 )
 from jitree.api.calls.native.lending import pass_neighbours
-from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
+from jitree.api.calls.native.python import drop, invoke_with, invoke_with_number, is_true, retained, type_of
 from jitree.api.calls.native.views import fits, has_timeline, is_alike_type
 from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.buffers import place_number
+from jitree.modules.hal.native.views import retyped
 from jitree.regs.access import retain
 from jitree.regs.layout import PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
@@ -58,7 +59,8 @@ def pass_unaccepted(python: Python, record: CallRecord, argument: Argument, arra
     elif is_present(python, record, argument, array):
         if is_of_type(python, argument, array):
             return pass_owner(python, argument, array)
-        return False
+        if argument.is_written == 0 and pass_as_declared(python, record, argument, array):
+            return True
     if (
         argument.is_written == 0
         and is_elsewhere(python, record, array)
@@ -151,6 +153,23 @@ def is_of_type(python: Python, argument: Argument, array: int) -> bool:
     before = load64(place)
     store64(place, retained(python, argument.marker))
     drop(python, before)
+    return True
+
+
+def pass_as_declared(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """The elements of an array that is present as ones of the declared type, whatever their sign: what the
+    program gives back of its arguments has the type of the declaration."""
+    source = Entry(handle_of(load64(array + python.array_owner)))
+    if not record.state.handle_pool or source.address == 0:
+        return False
+    view = retyped(record.state, source, argument.element_type)
+    if not view:
+        if not is_true(python, invoke_with_number(python, record.supply, 0)):
+            return False
+        view = retyped(record.state, source, argument.element_type)
+        if not view:
+            return False
+    store64(argument.place, place_of(view))
     return True
 
 

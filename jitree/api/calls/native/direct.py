@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.calls.declaration import Parameter, storage_names
+from jitree.api.calls.declaration import DEPENDS, Parameter, storage_names
 from jitree.api.calls.native.acceptance import Acceptance, LearntArrays, NotingPacker, numbers_of
 from jitree.api.calls.native.cpython_layout import METH_KEYWORDS, METH_NOARGS, method_code, new_capsule
 from jitree.api.calls.native.layout import (
@@ -132,7 +132,8 @@ def direct_call(
         "argument_count": count, "arguments": arguments.buffer_info()[0],
         "result_count": len(signature.results), "results": results.buffer_info()[0],
         "signal": rows.signal() if signature.fences else 0, "rewrites": int(rows.rewrites),
-        "staging": rows.staging(arguments), "packs": int(function.known_sizes is not None),
+        "staging": rows.staging(arguments),
+        "workspace": rows.workspace, "sizes": rows.sizes,
         "uploads": int(rows.uploads), "last_wait": rows.last_wait(vm_function), "beside": _beside(signature),
         "extents": extents.buffer_info()[0] if count else 0,
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
@@ -226,6 +227,8 @@ class _Rows:
         self.packers = list(function.packers)
         """What packs arguments for machine code."""
         self.noting: list[NotingPacker] = []
+        self.workspace = 0  # the address of its register
+        self.sizes = 0  # the address of what is known of its size
         self._slots = vm_function.argument_slots
         self._function = function
         self._keeper = keeper
@@ -300,13 +303,31 @@ class _Rows:
         register = self._register(item, slot)
         if register["kind"] != PASS_ARRAY:
             return register | self._number(parameter, item, register["kind"])
+        if parameter.workspace == DEPENDS:
+            self.sizes = self._known_sizes()
+        self.workspace = self.workspace if parameter.workspace is None else register["place"]
         is_told = parameter.written and self._function.signature.fences
         if parameter.tensor is None or is_told:
             fields = {"kind": PASS_REFERENCE} | self._reference(position, parameter)
-            return register | fields | (self._noted(parameter, item) if is_told else {})
+            return (
+                register
+                | fields
+                | (self._noted(parameter, item) if is_told or parameter.workspace is not None else {})
+            )
         if parameter.consumed:
             register["kind"] = PASS_CONSUMED
         return register | self._array(position, parameter, parameter.tensor)
+
+    def _known_sizes(self) -> int:
+        """The address of sizes that calls must have; 0 where the compiler does not say them. Unsuitable if
+        they depend on what machine code does not look at."""
+        sizes = self._function.known_sizes
+        if self._function.signature.measure is None or sizes is None:
+            return 0
+        if sizes.address == 0:
+            raise Unsuitable
+        self._keep(sizes)
+        return sizes.address
 
     def _number(self, parameter: Parameter, item: Item, kind: int) -> dict[str, Any]:
         from jitree.api.calls.number_packing import FloatBitsPacker, IntegerPacker, number_packer
@@ -331,7 +352,7 @@ class _Rows:
         return {"is_array": 1, "dimensions": _ANY_SIZES}
 
     def _noted(self, parameter: Parameter, item: Item) -> dict[str, Any]:
-        """An array whose users have to be told that the program writes to it."""
+        """Memory for intermediate results, or an array whose users are told of writes."""
         self.noting.append(packer := NotingPacker(self._function, self._keeper, parameter, item))
         return {"convert": self._keep(packer.pack), "noted": packer.noted.buffer_info()[0]}
 

@@ -138,8 +138,6 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
         return _SLOWLY
     if unlikely(load64(python.pending) > record.beside):
         return _SLOWLY
-    if unlikely(record.packs != 0) and arguments & PACKED == 0:
-        return _SLOWLY
     if unlikely(not enter_gate(python, record)):
         return 0
     if unlikely(record.gate.ready == 0):

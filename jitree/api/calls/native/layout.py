@@ -272,7 +272,8 @@ class CallRecord(MemoryRecord):
     take_reference: i64  # a result that is no array
     supply: i64  # makes sure that there is memory for an argument of some size
     signal: i64  # address of the register of a fence that is reached at the end, 0 = none
-    packs: i64  # 1 = Python packs the arguments of all calls
+    workspace: i64  # address of the register of memory for intermediate results, 0 = none
+    sizes: Sizes  # the Sizes record of what that memory must have, 0 = Python looks at it
     pending: i64  # of the DirectCall: gives the fence of a handle, None if it has been reached,
     pending_submission: i64  # the same of a submission, whose number it is given
     wait_for: i64  # waits for it, without the lock: is given it and AwaitedRecord.cancels,
@@ -352,6 +353,14 @@ class Argument(MemoryRecord):
     source: i64  # where the elements of this call's array lie that were copied; 0 = none were
     is_array: i64  # 1 = of references that may be arrays
     dimensions: i64 = Repeated(MAXIMUM_RANK)  # -1 where any size fits
+
+
+class Sizes(MemoryRecord):
+    """Lists what calls are known to need of memory for intermediate results."""
+
+    count: i64
+    width: i64  # words of a key: dimensions and numbers
+    rows: i64  # address of keys, each with the bytes that are needed after it
 
 
 class Result(MemoryRecord):

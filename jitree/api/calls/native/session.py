@@ -141,7 +141,7 @@ class DirectCalls:
         result = records(Result, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
         fill(words, CallRecord, {
             "run": 0, "signal": 0, "extents": 0, "beside": READING,
-            "packs": 0, "uploads": 1, "staging": 0, "rewrites": 0, "ref_count": 1,
+            "workspace": 0, "uploads": 1, "staging": 0, "rewrites": 0, "ref_count": 1,
             "argument_count": 1, "arguments": argument.buffer_info()[0],
             "result_count": 1, "results": result.buffer_info()[0],
         })  # fmt: skip
