@@ -12,7 +12,7 @@ from jitree.errors import InternalError
 if TYPE_CHECKING:
     from jitree.regs.machine import Machine
     from jitree.vmfb.cconv import CallingConvention
-    from jitree.vmfb.schema import CallSite
+    from jitree.vmfb.program import CallSite
 
 
 class HostExport:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
     from jitree.regs.machine import Machine
     from jitree.regs.records import FunctionRecords, SiteCall
-    from jitree.vmfb.schema import DecodedModule
+    from jitree.vmfb.program import DecodedModule
 
     class Linker(Protocol):
         """The context that a module is linked in."""

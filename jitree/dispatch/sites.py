@@ -16,7 +16,7 @@ from jitree.dispatch.engine import Pending
 from jitree.dispatch.host_export import HostExport, results
 from jitree.errors import pass_interruption
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, Span, parse
-from jitree.vmfb.schema import CallSite
+from jitree.vmfb.program import CallSite
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE64
 
 if TYPE_CHECKING:

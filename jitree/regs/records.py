@@ -30,7 +30,8 @@ from jitree.regs.layout import (
 )
 from jitree.regs.memory import UNBOUNDED, address_of, zeroed
 from jitree.vmfb.cconv import RegisterSlot
-from jitree.vmfb.schema import DecodedModule, ModuleTables
+from jitree.vmfb.program import DecodedModule
+from jitree.vmfb.schema import ModuleTables
 
 _FUNCTION: Final = words_of(FunctionEntry)
 _MODULE: Final = words_of(ModuleEntry)

@@ -36,7 +36,8 @@ from jitree.vmfb.schema import FunctionRow, ModuleTables
 from jitree.vmfb.words import TAG_REF_COPY, TAG_VALUE32, TAG_VALUE64
 
 if TYPE_CHECKING:
-    from jitree.vmfb.schema import DecodedModule, ModuleTables
+    from jitree.vmfb.program import DecodedModule
+    from jitree.vmfb.schema import ModuleTables
 
 
 _MAXIMUM_PASSES = 64

@@ -31,21 +31,14 @@ from jitree.vmfb.native.layout import (
     FoundPart,
     FunctionRowRecord,
 )
-from jitree.vmfb.schema import (
-    FIRST_MOVING_VERSION,
-    Attr,
-    DecodedFunctions,
-    DecodedModule,
-    Dependency,
-    Import,
-    ModuleTables,
-)
+from jitree.vmfb.program import DecodedFunctions, DecodedModule
+from jitree.vmfb.schema import FIRST_MOVING_VERSION, Attr, Dependency, Import, ModuleTables
 from jitree.vmfb.words import MULTIPLY_ADD, STRICT
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jitree.vmfb.schema import Signatures
+    from jitree.vmfb.program import Signatures
 
 _LINE: Final = 16
 """Words of a cache line."""

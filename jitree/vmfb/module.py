@@ -29,6 +29,7 @@ from jitree.vmfb.native.layout import (
     COLUMN_PLACE,
     COLUMN_TARGET,
 )
+from jitree.vmfb.program import FunctionSignature, Signatures
 from jitree.vmfb.schema import (
     FEATURE_EXT_F32,
     FEATURE_EXT_F64,
@@ -41,13 +42,11 @@ from jitree.vmfb.schema import (
     Export,
     FunctionRow,
     FunctionRows,
-    FunctionSignature,
     Import,
     ModuleTables,
     RodataRows,
     RodataSegment,
     Rows,
-    Signatures,
 )
 
 if TYPE_CHECKING:

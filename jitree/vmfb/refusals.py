@@ -26,12 +26,12 @@ from jitree.vmfb.instructions import (
     Operand,
     read_instruction,
 )
+from jitree.vmfb.program import FunctionSignature
 from jitree.vmfb.schema import (
     FEATURE_EXT_F32,
     FEATURE_EXT_F64,
     FIRST_MOVING_VERSION,
     FunctionRow,
-    FunctionSignature,
     Import,
     ModuleTables,
 )

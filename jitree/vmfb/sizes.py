@@ -23,7 +23,8 @@ import numpy as np
 from jitree.base.cancel_scopes import require_going_on
 from jitree.base.memory import once
 from jitree.vmfb.opcode_table import RESULT_SLOTS
-from jitree.vmfb.schema import DecodedFunction, DecodedModule, ModuleTables
+from jitree.vmfb.program import DecodedFunction, DecodedModule
+from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.words import BASE_OPCODE, EXACT, OPCODE, SUMS, TAG_VALUE32, TAG_VALUE64, TRUNCATION
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jitree.vmfb.instructions import BY_MNEMONIC, Operand
-from jitree.vmfb.schema import DecodedFunction, DecodedModule
+from jitree.vmfb.program import DecodedFunction, DecodedModule
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 from tests.vmfb.words_reader import Decoded, read_function
 

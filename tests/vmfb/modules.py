@@ -5,7 +5,8 @@ from __future__ import annotations
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import decode_module
 from jitree.vmfb.module import read_module
-from jitree.vmfb.schema import DecodedModule, ModuleTables
+from jitree.vmfb.program import DecodedModule
+from jitree.vmfb.schema import ModuleTables
 from tests.assembler import Assembler
 
 

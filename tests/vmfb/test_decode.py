@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jitree.vmfb.schema import DecodedModule
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
 from tests.assembler import Assembler
 from tests.vmfb.modules import decode

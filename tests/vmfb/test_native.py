@@ -20,8 +20,9 @@ from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import Decoding, decode_module
 from jitree.vmfb.module import read_module, read_signatures
 from jitree.vmfb.native import RECIPE, Code, tables
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.refusals import require_sound
-from jitree.vmfb.schema import DecodedModule, ModuleTables
+from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.words import FUSED
 from tests.assembler import Assembler
 from tests.vmfb import streams

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jitree.vmfb.instructions import BY_MNEMONIC, Operand
-from jitree.vmfb.schema import DecodedFunction, DecodedModule
+from jitree.vmfb.program import DecodedFunction, DecodedModule
 from jitree.vmfb.superinstructions import LOOP_OPCODE
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 

@@ -17,7 +17,7 @@ from jitree.vmfb.cconv import CallingConvention, Span
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
 
 if TYPE_CHECKING:
-    from jitree.vmfb.schema import CallSite, DecodedFunction, DecodedModule
+    from jitree.vmfb.program import CallSite, DecodedFunction, DecodedModule
 
 VALUE_TYPES: Final = {"i": "i32", "f": "f32", "I": "i64", "F": "f64", "r": "ref"}
 """Characters of calling conventions → types of values."""

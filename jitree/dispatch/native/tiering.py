@@ -17,7 +17,8 @@ from jitree.dispatch.native import source
 from jitree.regs.layout import FunctionEntry
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord, ModuleRecord
-from jitree.vmfb.schema import DecodedModule, ModuleTables
+from jitree.vmfb.program import DecodedModule
+from jitree.vmfb.schema import ModuleTables
 
 if TYPE_CHECKING:
     from jitree.codegen.image.builder import BuilderLimits

@@ -18,7 +18,7 @@ from jitree.base.records import NamedTuple
 from jitree.vmfb.words import BASE_OPCODE, OPCODE, signed
 
 if TYPE_CHECKING:
-    from jitree.vmfb.schema import DecodedFunction, DecodedModule
+    from jitree.vmfb.program import DecodedFunction, DecodedModule
 
 _UNKNOWN_COUNT: Final = 16
 """How often a loop is thought to go round whose bound is not known."""

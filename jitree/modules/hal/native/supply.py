@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jitree.modules.hal.native.handle_pool import HandlePool
     from jitree.regs.handles import HandleTable
     from jitree.regs.machine import Machine
-    from jitree.vmfb.schema import CallSite
+    from jitree.vmfb.program import CallSite
 
     class Supplied(Protocol):
         """The state of a module."""
