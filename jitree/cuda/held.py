@@ -158,7 +158,7 @@ def note_missed(sequences: ProgramTableRecord, programs: int, count: int, found:
     """There is no such sequence. Python is to make it if it comes for the second time."""
     if sequences.missed == 0:
         return
-    place = sequences.missed + 8 * (found & (BUCKETS - 1))
+    place = missed_place(sequences.missed, found)
     if load64(place) != found:
         store64(place, found)
         return
@@ -171,6 +171,14 @@ def note_missed(sequences: ProgramTableRecord, programs: int, count: int, found:
         store64(row + 8 + 8 * index, load64(programs + 8 * index))
     sequences.wanted_count = number + 1
     store64(place, 0)
+
+
+def missed_place(missed: int, found: int) -> int:
+    """Finds where a hash is, or is to be: each has two places, so that two that come in turn both stay."""
+    first = missed + 8 * (found & (BUCKETS - 1))
+    second = missed + 8 * ((found >> 16) & (BUCKETS - 1))
+    is_second = load64(second) == found or (load64(first) != 0 and load64(first) != found)
+    return second if is_second else first
 
 
 def asks_python(stream: StreamRecord, sequences: ProgramTableRecord) -> bool:

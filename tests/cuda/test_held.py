@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from jitree.codegen.record import layout_of, words_of
 from jitree.cuda import held, programs
+from jitree.cuda.stream_record import BUCKETS, MOST_HELD, MOST_WANTED, ProgramTableRecord
 from jitree.errors import StatusError
 from jitree.hal.buffer import BufferView
 from tests.cuda.fake_results import CUresult
@@ -191,3 +194,17 @@ def test_trim_forgets_sequences(calls: Calls) -> None:
     assert not calls.driver.executables
     warm(calls)
     assert calls.counts() == (1, 0, 1)
+
+
+def test_sequences_whose_hashes_begin_alike_are_both_wanted() -> None:
+    """They come in turn, as those of one call do: neither may forget the other."""
+    missed, wanted, row = (
+        array("q", bytes(8 * count)) for count in (BUCKETS, MOST_WANTED * (1 + MOST_HELD), 2)
+    )
+    words = array("q", bytes(layout_of(ProgramTableRecord).size))
+    fields = words_of(ProgramTableRecord)
+    words[fields.missed], words[fields.wanted] = missed.buffer_info()[0], wanted.buffer_info()[0]
+    table = ProgramTableRecord(words.buffer_info()[0])
+    for found in (0x10005, 0x20005, 0x30005 + BUCKETS, 0x10005, 0x20005):
+        held.note_missed(table, row.buffer_info()[0], 2, found)
+    assert words[fields.wanted_count] == 2
