@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from jitree.base.finalizers import object_at
-from jitree.base.memory import Mapping, map_code, once
+from jitree.base.memory import C_LIBRARY, Mapping, map_code, once
 from jitree.errors import AFTER_OVERFLOW, StatusCode
 
 _ARGUMENTS: Final = 6
@@ -227,21 +227,20 @@ AFTER_OVERFLOW.append(revive)
 
 _MALLOC, _CALLOC, _REALLOC, _FREE = range(4)
 
-_libc: Final = ctypes.CDLL(None)
 for _name, _arguments in (
     ("malloc", [ctypes.c_size_t]),
     ("calloc", [ctypes.c_size_t, ctypes.c_size_t]),
     ("realloc", [ctypes.c_void_p, ctypes.c_size_t]),
     ("free", [ctypes.c_void_p]),
 ):
-    _function = getattr(_libc, _name)
+    _function = getattr(C_LIBRARY, _name)
     _function.restype = ctypes.c_void_p
     _function.argtypes = _arguments
 
 
 def allocate(size: int) -> int:
     """Zeroed bytes of the C library. MemoryError if there is no room."""
-    address: int | None = _libc.calloc(1, size)
+    address: int | None = C_LIBRARY.calloc(1, size)
     if address is None:
         raise MemoryError(f"{size} bytes")
     return address
@@ -249,7 +248,7 @@ def allocate(size: int) -> int:
 
 def free(address: int) -> None:
     """Frees a block that the C library allocated."""
-    _libc.free(address)
+    C_LIBRARY.free(address)
 
 
 def _control(_: int, command: int, parameters: int, place: int) -> int:
@@ -257,18 +256,18 @@ def _control(_: int, command: int, parameters: int, place: int) -> int:
     block = ctypes.c_void_p.from_address(place)
     command &= 0xFFFFFFFF
     if command == _FREE:
-        _libc.free(block.value)
+        C_LIBRARY.free(block.value)
         block.value = None
         return int(StatusCode.OK)
     if command not in (_MALLOC, _CALLOC, _REALLOC):
         return int(StatusCode.UNIMPLEMENTED)
     size = ctypes.c_size_t.from_address(parameters).value
     if command == _MALLOC:
-        address = _libc.malloc(size)
+        address = C_LIBRARY.malloc(size)
     elif command == _CALLOC:
-        address = _libc.calloc(1, size)
+        address = C_LIBRARY.calloc(1, size)
     else:
-        address = _libc.realloc(block.value, size)
+        address = C_LIBRARY.realloc(block.value, size)
     if address is None:
         return int(StatusCode.RESOURCE_EXHAUSTED)
     block.value = address

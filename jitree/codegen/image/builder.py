@@ -35,8 +35,8 @@ _PROGRAM: Final = Path(__file__).with_name("builder_process.py")
 _ISOLATED: Final = ("-I", "-S")
 """Without what the environment, the current folder and the files of installed packages would add."""
 _PAUSE: Final = 0.001
-"""Seconds for which a thread that starts a builder lets others have the interpreter: it takes two
-milliseconds of Python, as long as some kernels, and no call is to wait for all of it."""
+"""Seconds for which a thread that starts a builder lets others have the interpreter, before and halfway: it
+takes two milliseconds of Python, as long as some kernels, and no call is to wait for all of it."""
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes", "numba", "llvmlite", "elftools")
 """This one and what is installed with it: what generators may import."""
 
@@ -123,6 +123,10 @@ def look_for_ended() -> None:
         builder.has_ended()
 
 
+def give_way() -> None:
+    time.sleep(_PAUSE)
+
+
 def start_builder(
     recipes: Sequence[Recipe], keys: Sequence[bytes], key: bytes, niceness: int, work: WorkList, target: Path
 ) -> Builder | None:
@@ -136,7 +140,7 @@ def start_builder(
     folder, log_path = str(target.parent), target.with_suffix(cache.LOG_SUFFIX)
     packages = {*_PACKAGES, *(recipe.generator.partition(".")[0] for recipe in recipes)}
     folders = json.dumps({package: folders_of(package) for package in packages})
-    time.sleep(_PAUSE)
+    give_way()
     with open(work.descriptor, "wb", closefd=False) as file:
         file.seek(work.size)
         file.writelines((*keys, to_json(recipes), b"\n"))
@@ -205,7 +209,7 @@ class BuilderThread(Thread):
 
     def run(self) -> None:
         try:
-            time.sleep(_PAUSE)
+            give_way()
             self._builder = start_builder(*self._arguments)
             if self._builder is not None and self._builds is not None and self._builds.is_limit:
                 self._builder.limit(self._builds.limit)
