@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +19,7 @@ from jitree.regs.layout import GateRecord
 from tests.api.direct import ARRAY_TO_ARRAY, NUMBER_TO_NUMBER, X, direct, needs_machine_code, through
 from tests.api.programs import ARITHMETIC
 from tests.assembler import Assembler
+from tests.base.interruption import interruptions
 
 _GATE: Final = words_of(GateRecord)
 
@@ -103,28 +102,8 @@ def test_many_threads(session: Session) -> None:
     assert not wrong
 
 
-class Interrupter:
-    """Raises KeyboardInterrupt at the n-th line of a direct call."""
-
-    def __init__(self, lines: int) -> None:
-        self.lines = lines
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Interrupter | None:
-        name = frame.f_code.co_filename
-        parts = ("/calls/", "/regs/", "/fast/engine.py")
-        if not any(part in name for part in parts):
-            return None
-        if any(caller.f_code.co_name == "__del__" for caller, _ in traceback.walk_stack(frame)):
-            return None  # Python swallows what is raised there
-        if event == "line":
-            self.lines -= 1
-            if self.lines == 0:
-                raise KeyboardInterrupt
-        return self
-
-
-def test_an_interrupt_at_any_line_leaves_the_session_usable() -> None:
-    """In the Python part of a call that leaves machine code."""
+def test_an_interrupt_anywhere_leaves_the_session_usable() -> None:
+    """In the Python part of a call that leaves machine code, wherever Python looks for signals."""
     custom = CustomModule("host")
 
     @custom.export
@@ -133,20 +112,12 @@ def test_an_interrupt_at_any_line_leaves_the_session_usable() -> None:
 
     with Session("local-sync", tier="fast") as session:
         echo = direct(through(session, custom, "0r_r", ARRAY_TO_ARRAY), X)
-        interrupted, finished = 0, False
-        while not finished:
-            interrupted += 1
-            before = sys.gettrace()
-            sys.settrace(Interrupter(interrupted))
-            try:
-                result = echo(X)
-                finished = True
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(before)
-            assert np.array_equal(echo(X), X)
-        assert np.array_equal(result, X) and interrupted > 20
+        places, results = 0, []
+        for interruption in interruptions(0):
+            interruption.during(lambda: results.append(echo(X)))
+            assert np.array_equal(echo(X), X), f"interrupted at place {interruption.place}"
+            places += 1
+        assert np.array_equal(results[-1], X) and places > 20
 
 
 def test_the_interpreter_ends_while_a_call_runs() -> None:
