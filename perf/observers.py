@@ -4,7 +4,7 @@
 
 All are measured in turn in one process, from arrays of the device; results are read back. `tap` looks at each
 dispatch with a function that does nothing, `statistics` keeps those of outputs, `finite` is a session with
-check_finite.
+check_finite. `silent` is a reader of all events that does nothing: what the way to a reader costs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,22 @@ from cases import Call, Case, own_call, peer_call, read_cases
 from comparison import alternate
 
 import jitree
+from jitree.base.events import EventReader, listen
 from jitree.observe.tensors import ObservedDispatch
 
 SUITE = Path(__file__).parent / "programs" / "call.json"
 _WARM = 40
 """Calls after which machine code makes them."""
+
+
+class Silent(EventReader):
+    """Reads all and does nothing."""
+
+    needs_python = False
+    reads_calls = True
+
+    def submitted(self, work: object) -> EventReader:
+        return self
 
 
 def looked(dispatch: ObservedDispatch) -> None:
@@ -44,6 +55,8 @@ def observed(case: Case, device: str, tier: str, way: str) -> Iterator[Call]:
             "explain": lambda: session.explain(f"{case.module.stem}.{case.function}"),
         }
         looking = begin[way]() if way in begin else None
+        for source in (session.device, session.context.table) if way == "silent" else ():
+            listen(source, Silent())
         yield call
         if way in ("tap", "statistics", "profile"):
             looking.stop()  # type: ignore[union-attr]
@@ -67,7 +80,7 @@ def main() -> int:
     parser.add_argument("--tier", default="fast")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--only", default="^add$")
-    parser.add_argument("--ways", default="plain,profile,explain,tap,statistics,finite")
+    parser.add_argument("--ways", default="plain,silent,profile,explain,tap,statistics,finite")
     options = parser.parse_args()
     for case in read_cases(options.suite, options.only):
         found = measure(case, options.device, options.tier, options.seconds, options.ways.split(","))

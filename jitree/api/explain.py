@@ -22,7 +22,6 @@ from jitree.base.finalizers import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, StatusError, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
-from jitree.hal.command_buffer import CommandBuffer
 from jitree.hal.transfers import Copy
 
 if TYPE_CHECKING:
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
 
     from jitree.api.calls.declaration import Parameter
     from jitree.hal.allocator import Allocator
-    from jitree.hal.command_list import CommandList
     from jitree.hal.device import Device
-    from jitree.hal.transfers import Transfer
 
 _LARGEST_COMPARED: Final = 256 << 20
 """Bytes of an argument that are looked at before and after a call."""
@@ -136,6 +133,7 @@ class CallWatcher(EventReader):
     """Reads the calls of a function that is being explained."""
 
     def __init__(self, function: Function) -> None:
+        self.needs_python = function.device.shared_timeline is not None
         self.explanation = Explanation(function, self)
         self._function = function
         self._looks: dict[CallEvent, _Look] = {}
@@ -178,6 +176,8 @@ class CallWatcher(EventReader):
 class _Look(EventReader):
     """What is seen of a call in progress, on its thread."""
 
+    reads_calls = True
+
     def __init__(self, function: Function, given: Sequence[Any]) -> None:
         self._parameters = function.arguments
         self._name = function.full_name
@@ -205,12 +205,9 @@ class _Look(EventReader):
             stop_listening(self._table, self)
             listen(self._device, self)
 
-    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> None:
+    def submitted(self, work: Any) -> None:
         if get_ident() == self._thread:
-            if isinstance(work, Copy):
-                self.copied += work.length
-            elif isinstance(work, CommandBuffer):
-                self.copied += work.copied_bytes
+            self.copied += work.length if isinstance(work, Copy) else getattr(work, "copied_bytes", 0)
 
     def end(self) -> None:
         """Looks at nothing more."""

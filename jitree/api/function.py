@@ -92,7 +92,7 @@ class Function(Remade):
 
     __slots__ = (
         "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_event", "_is_settled",
-        "_order", "_session", "_storing", "_twin", "_updates", "_vm_function", "devices",
+        "_order", "_prepared", "_session", "_storing", "_updates", "_vm_function", "devices",
         "known_sizes", "packers", "readers", "signature", "unpackers",
     )  # fmt: skip
 
@@ -110,16 +110,16 @@ class Function(Remade):
         self._context = session.context
         self._device = session.device
         self.devices = session.devices
+        self._prepared: MachineCall | None = None
+        """The DirectCall by which machine code calls it."""
         self._direct: MachineCall | None = None
-        """The DirectCall by which machine code calls it. Another thread may be in such a call."""
+        """The same, unless readers are told of calls. Another thread may be in such a call."""
         self._calls = 0
         """Those made the slow path."""
         self._is_settled = False
         """Whether machine code calls it, or never will."""
         self.readers: tuple[EventReader, ...] = ()
-        """Those of its calls; Python makes them while there are any."""
-        self._twin: Function | None = None
-        """By which machine code makes calls that readers are told of, unless they need Python."""
+        """Those of its calls."""
         self._event: Callable[..., CallEvent] | None = None
         """Makes what readers are told of a call."""
         self._vm_function = vm_function
@@ -255,46 +255,49 @@ class Function(Remade):
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call of any kind. After some of them machine code makes those that it can
         (:mod:`jitree.api.calls.preparation`)."""
-        if self.readers:
-            return self._call_told(arguments, named)
-        if self._is_settled:
-            return self._call_once(arguments, named)
-        begun = time.thread_time()
-        result = self._call_once(arguments, named)
-        self._have_called(begun)
-        return result
+        readers, prepared = self.readers, self._prepared
+        if not readers:
+            if self._is_settled:
+                return self._call_once(arguments, named)
+            begun = time.thread_time()
+            results = self._call_once(arguments, named)
+            self._have_called(begun)
+            return results
+        assert self._event is not None
+        call = self._event(arguments, named)
+        try:
+            for reader in readers:
+                reader.begins(call)
+            results = prepared if prepared is None else prepared.make(prepared, *arguments, **named)
+            if results is prepared:
+                begun = time.thread_time()
+                results = self._call_once(arguments, named)
+                if not self._is_settled:
+                    self._have_called(begun)
+            call.results = results
+            call.failed = False
+            return results
+        finally:  # also when Ctrl-C comes while it waits for a device
+            for reader in readers:
+                reader.ends(call)
 
     def _have_called(self, begun: float) -> None:
         """A call was made the slow path; ``begun`` is the thread's time when it began."""
         self._calls += 1
         if self._calls < PREPARED_AFTER or self.invoker.engine.entry is None:
             return
-        if any(reader.needs_python for reader in self._context.table.readers):
+        if any(reader.needs_python for reader in (*self.readers, *self._context.table.readers)):
             return
         from jitree.api.calls.preparation import is_prepared
 
         seconds = max(_PREPARING_SECONDS, _PREPARING_SHARE * (time.thread_time() - begun))
         seconds *= max(1, self._calls / _PREPARING_CALLS)
         if is_prepared(seconds):
-            self._is_settled, self._direct = self._session.call_by_machine_code(self)
-
-    def _call_told(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A call that readers are told of."""
-        readers, make = self.readers, self._twin
-        assert self._event is not None
-        call = self._event(arguments, named)
-        try:
-            for reader in readers:
-                reader.begins(call)
-            call.results = make(*arguments, **named) if make else self._call_once(arguments, named)
-            call.failed = False
-            return call.results
-        finally:  # also when Ctrl-C comes while it waits for a device
-            for reader in readers:
-                reader.ends(call)
+            self._is_settled, self._prepared = self._session.call_by_machine_code(self)
+            self._direct = None if self.readers else self._prepared
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        direct = self._direct
+        direct = self._prepared
         if direct is None or PENDING[0]:
             packed = self._pack(arguments, named)
         else:
@@ -327,22 +330,14 @@ class Function(Remade):
         from jitree.base.events import FUNCTION, CallEvent
 
         self._event = partial(CallEvent, FUNCTION, self.full_name)
-        if not self.readers or any(reader.needs_python for reader in self.readers):
-            self._twin = None
-        elif self._twin is None:
-            self._twin = self.twin()
-        self.leave_machine_code()
+        if any(reader.needs_python for reader in self.readers):
+            self.leave_machine_code()
+        self._direct = None if self.readers else self._prepared
 
     def leave_machine_code(self) -> None:
         """Python makes the next calls, until machine code may again."""
-        self._direct, self._is_settled, self._calls = None, bool(self.readers), 0
-
-    def twin(self) -> Function:
-        """The same function, whose calls nothing watches."""
-        twin = type(self)(self._session, self._vm_function, self.signature)
-        twin.known_sizes = self.known_sizes
-        twin._direct, twin._is_settled, twin._calls = self._direct, self._is_settled, self._calls
-        return twin
+        self._prepared = self._direct = None
+        self._is_settled, self._calls = False, 0
 
     def forget(self) -> None:
         """Drops what earlier calls have left for later ones, if that takes memory."""
@@ -350,7 +345,7 @@ class Function(Remade):
     def close(self) -> None:
         """The session is closed: drops all that calls need."""
         self.forget()
-        self._direct = None
+        self._prepared = self._direct = None
 
     async def async_(self, /, *arguments: Any, **named: Any) -> Any:
         """As a plain call, awaiting what the program waits for. Calls of one event loop begin in turn."""

@@ -116,13 +116,14 @@ class Observable(abc.ABC):
         return self._observation is not None and self._observation.is_on
 
     def _observed(self) -> Observation:
-        """Python makes the calls of a session that is observed."""
+        """Has Python make the calls where machine code tells nothing."""
         from jitree.observe.observation import Observation
 
         if self._observation is None:
-            self._observation = Observation(self._context.invoker, self._devices)
-        for function in self._functions.values():
-            function.leave_machine_code()
+            self._observation = Observation(self._context.table, self._devices)
+        if self._observation.needs_python:
+            for function in self._functions.values():
+                function.leave_machine_code()
         return self._observation
 
     def _seen(self, function: Function) -> Function:

@@ -379,8 +379,6 @@ class Session(Observable, Finalized, Remade):
         """How machine code makes the usual calls of a function (:meth:`DirectCalls.prepare`)."""
         if self._sandbox is not None and self._sandbox.limits_calls:
             return True, None
-        if self.is_observed:
-            return False, None
         with self._context.invoker.lock:
             if (calls := self._direct_calls) is None:
                 from jitree.api.calls.native.session import DirectCalls

@@ -63,13 +63,25 @@ class ImportCall(ObservedEvent):
         """Of the import in the module, which has its name."""
 
 
+class Handle(int):
+    """Refers to an argument in a register of a machine."""
+
+
+Place = tuple[int, int]
+"""Where machine code is: the address of the machine's STATE, and of the operands of the import that is
+called."""
+
+
 class Allocated(ObservedEvent):
     """A program has asked for memory of a device, which holds nothing yet."""
 
-    def __init__(self, device: Any, buffer: Any) -> None:
+    def __init__(self, device: Any, extent: Place, buffer: Any = None, place: Place | None = None) -> None:
+        """``extent``: address and bytes. Machine code makes no buffer, of memory of the host."""
         super().__init__(ALLOCATION, "alloca")
         self.device = device
+        self.extent = extent
         self.buffer = buffer
+        self.place = place
 
 
 class EventReader:
@@ -77,6 +89,10 @@ class EventReader:
 
     needs_python = True
     """Whether Python has to make the calls that it reads. If not, machine code makes them as without one."""
+
+    reads_calls = False
+    """Whether it reads that calls by machine code begin (CALL), with what the program gets. Those have no
+    end."""
 
     def submitted(self, work: Any) -> EventReader | None:
         """A device is given a transfer, a command buffer or a list, on this thread. Gives what reads the

@@ -232,6 +232,15 @@ class Job(MemoryRecord):
     origin: i64  # number of the submission that Python made, 0 = machine code executes it in place
     number: i64  # among the jobs of the log
     thread: i64  # that submitted it (pthread_self); with a log only
+    tell: i64  # `i64 (TOLD_*, job, row, 0)`, called before each row and after it; 0 = nothing
+
+
+TOLD_BEGINS: Final = 0
+TOLD_ENDS: Final = 1
+TOLD_SUBMITTED: Final = 2
+"""A list is about to be executed: state, job, words of the call."""
+TOLD_ALLOCATED: Final = 3
+"""There is a new buffer: state, entry, words of the call."""
 
 
 class Log(MemoryRecord):

@@ -102,10 +102,14 @@ class QueueOperations(abc.ABC):
             raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
         buffer = self.device_allocator.allocate(memory_type, usage, size)
         if self.readers:
+            from jitree.base.callbacks import take_kept
             from jitree.base.events import Allocated
 
+            failure = take_kept()  # of a reader that machine code has told
+            if failure is not None:
+                raise failure
             for reader in self.readers:
-                reader.ends(Allocated(self, buffer))
+                reader.ends(Allocated(self, (buffer.address, size), buffer))
         self._submit_barrier((queue_affinity, wait, signal), "alloca")
         return buffer
 

@@ -2,6 +2,10 @@
 
 A driver says how a part of a list is executed and how memory is looked at, nothing else: parts of one row
 each are lists like any other.
+
+What machine code does for a local device it tells by itself (:class:`Teller`). It calls a C function when it
+has got memory for a program, before it executes a list, and before and after each row of a list whose steps
+somebody reads.
 """
 
 from __future__ import annotations
@@ -11,27 +15,49 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 import numpy as np
 
-from jitree.base.events import DISPATCH, EventReader, ObservedEvent, perform
-from jitree.codegen.record import layout_of
+from jitree.base.callbacks import Callback, keep
+from jitree.base.events import (
+    DISPATCH,
+    Allocated,
+    EventReader,
+    ObservedEvent,
+    Place,
+    is_reading,
+    perform,
+    unobserved,
+)
+from jitree.base.records import rows_of
+from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.hal.command_layout import (
+    FAILED_INTERRUPTED,
     KIND_BARRIER,
     KIND_COPY,
     KIND_DISPATCH,
     KIND_DISPATCH_INDIRECT,
     KIND_FILL,
+    TOLD_ALLOCATED,
+    TOLD_BEGINS,
+    TOLD_ENDS,
+    TOLD_SUBMITTED,
     Command,
+    Job,
+    List,
 )
-from jitree.hal.command_list import KIND_COLLECTIVE
+from jitree.hal.command_list import COMMAND_ROW, KIND_COLLECTIVE
+from jitree.hal.executable import LocalExecutable, prepared_executables
 from jitree.hal.local.failure import dispatched_function
 from jitree.hal.transfers import Copy, Read, Transfer, Write
+from jitree.regs.layout import Entry
 
 if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.hal.buffer import Buffer
-    from jitree.hal.command_list import BoundCommands, CommandList
+    from jitree.hal.command_list import BoundCommands
+    from jitree.hal.device import Device
     from jitree.hal.executable import Executable
 
 Extent = tuple[int, int]
@@ -40,10 +66,14 @@ Look = Callable[[Extent], "Bytes"]
 """Gives the bytes of a range: as they are now, or over the memory itself."""
 
 _FIELDS: Final = tuple(layout_of(Command).offsets)
-_KIND, _OPERAND, _COUNT, _CONSTANT, _CONSTANTS, _X = (
+_KIND, _OPERAND, _COUNT, _CONSTANT, _CONSTANTS, _X, _KERNEL = (
     _FIELDS.index(field)
-    for field in ("kind", "operand", "operand_count", "constant", "constant_count", "count_x")
+    for field in ("kind", "operand", "operand_count", "constant", "constant_count", "count_x", "entry")
 )
+_DISPATCHES: Final = (KIND_DISPATCH, KIND_DISPATCH_INDIRECT)
+_JOB: Final = words_of(Job)
+_LIST: Final = words_of(List)
+_ENTRY: Final = words_of(Entry)
 _TRANSFERS: Final = {KIND_FILL: "fill", KIND_COPY: "copy", KIND_COLLECTIVE: "collective"}
 
 
@@ -129,7 +159,11 @@ def execute_stepwise(
                 do(together)
                 together = []
             continue
-        step = _step_of(commands, number, row, ranges, dispatches, look)
+        is_dispatch, first = row[_KIND] in _DISPATCHES, row[_OPERAND]
+        operands = ranges[first : first + row[_COUNT] + (row[_KIND] == KIND_DISPATCH_INDIRECT)]
+        kernel = dispatched_function(commands, number) if is_dispatch else None
+        constants = commands.constants[row[_CONSTANT] :][: row[_CONSTANTS]]
+        step = step_of(row, operands, constants, kernel, dispatches, look)
         dispatches += step.kind == DISPATCH
         if row[_KIND] == KIND_COLLECTIVE:
             together.append((number, step))
@@ -139,27 +173,32 @@ def execute_stepwise(
         do(together)
 
 
-def _step_of(
-    commands: CommandList, number: int, row: tuple[Any, ...], ranges: list[Extent], index: int, look: Look
+def step_of(
+    row: tuple[Any, ...],
+    operands: Sequence[Extent],
+    constants: Sequence[int],
+    kernel: tuple[Any, str, int] | None,
+    index: int,
+    look: Look = looked_at,
 ) -> DeviceStep:
-    """A row of a list as a step; ``index``: among the dispatches."""
-    kind, first, count = row[_KIND], row[_OPERAND], row[_COUNT]
-    operands = ranges[first : first + count]
-    if kind not in (KIND_DISPATCH, KIND_DISPATCH_INDIRECT):
+    """A row of a list as a step. The counts of an indirect dispatch are its last operand; ``kernel``: of a
+    dispatch, the executable, the function's name and ordinal; ``index``: among the dispatches."""
+    kind = row[_KIND]
+    if kernel is None:
         return DeviceStep(_TRANSFERS.get(kind, "update"), operands, look=look)
-    functions, name, function = dispatched_function(commands, number)
+    executable, name, function = kernel
     x, y, z = (value & 0xFFFFFFFF for value in row[_X : _X + 3])
     if kind == KIND_DISPATCH_INDIRECT:
-        x, y, z = array("I", look((ranges[first + count][0], 12)).tobytes())
-    start = row[_CONSTANT]
+        *operands, counts = operands
+        x, y, z = array("I", look((counts[0], 12)).tobytes())
     return DeviceStep(
         DISPATCH,
         operands,
-        executable=functions.owner(),
+        executable=executable.owner(),
         function=function,
         name=name,
         workgroups=(x, y, z),
-        constants=commands.constants[start : start + row[_CONSTANTS]],
+        constants=constants,
         index=index,
         look=look,
     )
@@ -181,3 +220,118 @@ def transfer_step(transfer: Transfer, look: Look = looked_at) -> DeviceStep:
 
 def _extent(buffer: Buffer, offset: int, length: int) -> Extent:
     return buffer.address + offset, length
+
+
+class ToldList:
+    """A list that machine code executes, while readers are told."""
+
+    def __init__(self, job: int, place: Place) -> None:
+        self.told_at = place
+        self._job = _words(job, Job)
+        self._list = _words(self._job[_JOB.list], List)
+        data = ctypes.string_at(self._list[_LIST.rows], self._list[_LIST.row_count] * size_of(Command))
+        self._rows: list[tuple[Any, ...]] = list(rows_of(COMMAND_ROW, data))
+        self.dispatch_count = sum(row[_KIND] in _DISPATCHES for row in self._rows)
+        self._left = sum(row[_KIND] != KIND_BARRIER for row in self._rows)
+        self._index = -1
+        self.readers: Sequence[EventReader] = ()
+        """Those of its steps."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """As ``CommandBuffer.copied_bytes``."""
+        lengths = self._job[_JOB.lengths]
+        return sum(_numbers(lengths, row[_OPERAND], 1)[0] for row in self._rows if row[_KIND] == KIND_COPY)
+
+    def begin(self, address: int, kernel_of: Callable[[int], tuple[Any, str, int]]) -> None:
+        """A row is about to be executed; ``kernel_of`` finds the function of an entry point."""
+        row = self._rows[(address - self._list[_LIST.rows]) // size_of(Command)]
+        first, count = row[_OPERAND], row[_COUNT] + (row[_KIND] == KIND_DISPATCH_INDIRECT)
+        fields = (_numbers(self._job[field], first, count) for field in (_JOB.addresses, _JOB.lengths))
+        constants, kernel = (), None
+        if row[_KIND] in _DISPATCHES:
+            self._index += 1
+            kernel = kernel_of(row[_KERNEL])
+            constants = _numbers(
+                self._list[_LIST.constants], row[_CONSTANT], row[_CONSTANTS], ctypes.c_uint32
+            )
+        self._step = step_of(row, list(zip(*fields, strict=True)), constants, kernel, self._index)
+        with unobserved(self._step):
+            for reader in self.readers:
+                reader.begins(self._step)
+
+    def end(self) -> bool:
+        """The row has been executed; whether it was the last one."""
+        self._left -= 1
+        with unobserved(self._step):
+            for reader in self.readers:
+                reader.ends(self._step)
+        return not self._left
+
+
+class Teller:
+    """Tells the readers of a device of what machine code does."""
+
+    def __init__(self, device: ref[Device]) -> None:
+        self._device = device
+        self._running: dict[int, ToldList] = {}
+        """Lists whose steps are read, by the address of the job."""
+        self._kernels: dict[int, tuple[ref[LocalExecutable], int]] = {}
+        """Executables and ordinals of functions by the addresses of their entry points."""
+
+    def callback(self) -> Callback:
+        """``i64 (TOLD_*, …)``: not 0 if a reader has failed. The error is kept."""
+        return Callback(self._tell, 4, self._fail, 1)
+
+    def _tell(self, what: int, first: int, second: int, third: int) -> int:
+        device: Any = self._device()
+        if what == TOLD_BEGINS:
+            self._running[first].begin(second, self._kernel)
+        elif what == TOLD_ENDS:
+            if self._running[first].end():
+                del self._running[first]
+        elif not is_reading() and device is not None:
+            place = first, third
+            if what == TOLD_ALLOCATED:
+                words = _words(second, Entry)
+                event = Allocated(device, (words[_ENTRY.address], words[_ENTRY.length]), None, place)
+                for reader in device.readers:
+                    reader.ends(event)
+            else:
+                commands = ToldList(second, place)
+                commands.readers = device.readers_of(commands)
+                if commands.readers:
+                    self._running[second] = commands
+                    _words(second, Job)[_JOB.tell] = device.told_address
+        return 0
+
+    def _fail(self, error: BaseException, what: int, first: int, second: int, third: int) -> int:
+        keep(error)
+        if what != TOLD_ALLOCATED:
+            job = second if what == TOLD_SUBMITTED else first
+            self._running.pop(job, None)
+            _words(job, Job)[_JOB.failure] = FAILED_INTERRUPTED
+        return 1
+
+    def _kernel(self, entry: int) -> tuple[Any, str, int]:
+        """The executable whose function an entry point is, with its name and ordinal."""
+        known = self._kernels.get(entry)
+        executable = None if known is None else known[0]()
+        if known is None or executable is None:
+            self._kernels = {
+                each.entry_point(number): (ref(each), number)
+                for each in prepared_executables()
+                if isinstance(each, LocalExecutable)
+                for number in range(each.function_count)
+            }
+            return self._kernel(entry)
+        return executable, executable.function_name(known[1]) or f"function {known[1]}", known[1]
+
+
+def _words(address: int, record: type) -> Any:
+    return (ctypes.c_int64 * (size_of(record) // 8)).from_address(address)
+
+
+def _numbers(address: int, first: int, count: int, kind: Any = ctypes.c_int64) -> Any:
+    """So many numbers of an array from one on."""
+    return (kind * count).from_address(address + first * ctypes.sizeof(kind)) if count else ()

@@ -13,9 +13,11 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
-from jitree.types import BY_NAME, ElementType
+from jitree.types import BY_NAME, ElementType, element_type
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jitree.hal.stepwise import Extent
 
 _TYPE: Final = r"(?:complex_f\d+_|f\d+E\d+M\d+[A-Z]*|[fiu]\d+|si\d+|bf16)"
@@ -44,6 +46,11 @@ class TensorKind(NamedTuple):
 
     def __str__(self) -> str:
         return "x".join([*map(str, self.shape), self.element.name])
+
+
+def kind_of(element: int, shape: Sequence[int]) -> TensorKind:
+    """The type of a tensor whose elements have the type of that number."""
+    return TensorKind(element_type(element), tuple(shape))
 
 
 class ExportName(NamedTuple):

@@ -13,16 +13,16 @@ from jitree.base.elements import is_float, is_integer
 from jitree.base.events import DISPATCH
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NonFiniteError
-from jitree.hal.buffer import BufferView
 from jitree.observe.observation import Onlooker
-from jitree.observe.tensors import DECLARED, GIVEN, GUESSED, ObservedDispatch, ObservedTensor, kind_of
+from jitree.observe.tensors import DECLARED, GIVEN, GUESSED, ObservedDispatch, ObservedTensor
 from jitree.observe.tolerance import bits_text, split
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.hal.stepwise import Extent, Look
-    from jitree.observe.origins import ObservedCall
+    from jitree.observe.export_names import TensorKind
+    from jitree.observe.origins import Argument, ObservedCall
     from jitree.types import ElementType
 
 _CERTAIN: Final = frozenset((DECLARED, GIVEN))
@@ -125,7 +125,7 @@ class FiniteCheck(Onlooker):
     def begins(self, call: ObservedCall) -> None:
         self.first_read, self.first_reader = "", None
         if self._refuses_arguments:
-            for number, value in enumerate(call.arguments):
+            for number, value in call.arguments.items():
                 _require_finite(number, value, call)
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
@@ -250,11 +250,11 @@ def _made(dispatch: ObservedDispatch, number: int, fault: Fault) -> NonFiniteErr
     return error
 
 
-def _require_finite(number: int, value: object, call: ObservedCall) -> None:
+def _require_finite(number: int, value: Argument, call: ObservedCall) -> None:
     fault = None
-    if isinstance(value, BufferView):
-        fault = fault_of_view(value, call.look)
-    elif isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, tuple):
+        fault = fault_of_tensor(*value, call.look)
+    elif not math.isfinite(value):
         fault = Fault((), value, "0x" + np.float64(value).tobytes()[::-1].hex())
     if fault is not None:
         error = NonFiniteError(f"argument {number} of {call.function} has {fault}; pass finite values")
@@ -262,12 +262,11 @@ def _require_finite(number: int, value: object, call: ObservedCall) -> None:
         raise error
 
 
-def fault_of_view(view: BufferView, look: Look) -> Fault | None:
+def fault_of_tensor(extent: Extent, kind: TensorKind, look: Look) -> Fault | None:
     """The first element of a tensor that is not finite; it must be ready."""
-    kind = kind_of(view)
     if not _is_inexact(kind.element):
         return None
-    tensor = ObservedTensor(0, (view.buffer.address, kind.byte_length), kind, DECLARED, "", look)
+    tensor = ObservedTensor(0, extent, kind, DECLARED, "", look)
     return first_fault(tensor.pieces(), kind.shape, _not_finite)
 
 

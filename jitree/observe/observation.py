@@ -1,8 +1,8 @@
 """Tells observers of a session (taps, checks) of each dispatch, with its tensors.
 
-While there is one, devices execute commands one by one, and Python makes every call
-(:mod:`jitree.hal.stepwise`). Memory that a program asks for is filled with a pattern, so that what a
-dispatch writes there can be told from what was left there; a program that reads before it writes reads that.
+While there is one, devices execute commands one by one (:mod:`jitree.hal.stepwise`). Memory that a program
+asks for is filled with a pattern, so that what a dispatch writes there can be told from what was left there;
+a program that reads before it writes reads that.
 
 Programs bind all of their constants to each dispatch, and say in a number of the dispatch, a push constant,
 where in them the weights of a product of matrices begin. What else such numbers are for, other tensors tell.
@@ -13,15 +13,22 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
-from jitree.base.events import DISPATCH, EventReader, listen, stop_listening, unobserved
+from jitree.base.events import (
+    ALLOCATION,
+    CALL,
+    DISPATCH,
+    EventReader,
+    listen,
+    stop_listening,
+    unobserved,
+)
 from jitree.base.finalizers import Unique, guard
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import UnimplementedError
-from jitree.hal.buffer import BufferView
-from jitree.hal.command_list import CommandList, ListCommandBuffer
+from jitree.hal.command_list import ListCommandBuffer
 from jitree.hal.stepwise import DeviceStep, Extent, memory
 from jitree.observe.export_names import TensorKind, parse
 from jitree.observe.origins import CallOrigin, ObservedCall, Origins
@@ -46,17 +53,14 @@ from jitree.observe.tensors import (
     Digest,
     ObservedDispatch,
     ObservedTensor,
-    kind_of,
 )
 
 if TYPE_CHECKING:
-    from jitree.base.events import Allocated
-    from jitree.dispatch.invocation import Invoker
-    from jitree.hal.command_buffer import CommandBuffer
+    from jitree.base.events import Source
     from jitree.hal.device import Device
     from jitree.hal.executable import Executable
-    from jitree.hal.transfers import Transfer
     from jitree.observe.export_names import ExportName
+    from jitree.regs.handles import HandleTable
 
 _ALIGNMENT: Final = 64
 """Tensors in a block begin at multiples of it."""
@@ -135,9 +139,13 @@ class Onlooker(abc.ABC):
 class Observation(EventReader):
     """Observes one session. Onlookers come and go; it listens while there are any."""
 
-    def __init__(self, invoker: Invoker, devices: Sequence[Device]) -> None:
+    reads_calls = True
+
+    def __init__(self, table: HandleTable, devices: Sequence[Device]) -> None:
         self._devices = devices
-        self._origins = Origins(invoker)
+        self.needs_python = any(device.shared_timeline is not None for device in devices)
+        self._sources: tuple[Source, ...] = (*devices, table)
+        self._origins = Origins(table)
         self._lock = guard()  # forgotten onlookers are removed wherever the garbage collector runs
         self._looking: tuple[ref[Onlooker], ...] = ()
         """One that nothing else refers to ends by itself; the next submission finds that it is gone."""
@@ -168,8 +176,9 @@ class Observation(EventReader):
                 after = *before, ref(onlooker)
             self._looking = after
             if not before:
-                for device in self._devices:
-                    listen(device, self)
+                self._origins.forget()
+                for source in self._sources:
+                    listen(source, self)
 
     def remove(self, onlooker: Onlooker | None) -> None:
         """None: those that are gone."""
@@ -178,8 +187,8 @@ class Observation(EventReader):
                 return
             self._looking = tuple(look for look in self._looking if look() not in (onlooker, None))
             if not self._looking:
-                for device in self._devices:
-                    stop_listening(device, self)
+                for source in self._sources:
+                    stop_listening(source, self)
                 self._regions = Regions()
 
     def close(self) -> None:
@@ -188,44 +197,42 @@ class Observation(EventReader):
 
     # -- what devices tell ---------------------------------------------------------------------------
 
-    def ends(self, event: Allocated) -> None:
+    def begins(self, event: Any) -> None:
+        if event.kind == CALL and event.machine is not None:
+            self._origins.begin(event)
+
+    def ends(self, event: Any) -> None:
         """Memory of a program is there: what it writes there can be told from the pattern."""
-        if self._origins.is_foreign():
+        if event.kind != ALLOCATION or self._origins.is_foreign(event.place):
             return
-        device, buffer = event.device, event.buffer
-        host_address, length = buffer.host_address, buffer.byte_length
+        buffer = event.buffer
         if not any(other.device_allocator.is_zeroed for other in self._devices):
-            if host_address is not None:
-                memory((host_address, length)).fill(PATTERN)
+            if buffer is None or buffer.host_address == buffer.address:
+                memory(event.extent).fill(PATTERN)
             else:
                 with unobserved():
-                    device.queue_fill(_ANY_QUEUE, None, None, buffer, 0, length, PATTERN, 1)
+                    event.device.queue_fill(_ANY_QUEUE, None, None, buffer, 0, event.extent[1], PATTERN, 1)
         with self._lock:
-            self._regions.forget((buffer.address, length))
+            self._regions.forget(event.extent)
 
-    def submitted(self, work: Transfer | CommandBuffer | CommandList) -> EventReader | None:
+    def submitted(self, work: Any) -> EventReader | None:
         if not self.is_on:
             self.remove(None)
             return None
-        origin = self._origins.find()
+        origin = self._origins.find(getattr(work, "told_at", None))
         if origin is None:
             return None
         with self._lock:
             call = origin.call
             if call is None:
                 return _Submission(self, origin, 0)
-            for number, value in enumerate(call.arguments):
-                if isinstance(value, BufferView) and not call.dispatches:
-                    self._put_argument(number, value)
             first = call.dispatches
+            for number, value in call.arguments.items():
+                if isinstance(value, tuple) and not first:
+                    self._regions.put(PlacedTensor(*value, DECLARED, f"{ARGUMENT}{number}"))
             commands = work.commands if isinstance(work, ListCommandBuffer) else work
-            call.dispatches += commands.dispatch_count if isinstance(commands, CommandList) else 0
+            call.dispatches += getattr(commands, "dispatch_count", 0)
             return _Submission(self, origin, first)
-
-    def _put_argument(self, number: int, view: BufferView) -> None:
-        kind = kind_of(view)
-        extent = view.buffer.address, kind.byte_length
-        self._regions.put(PlacedTensor(extent, kind, DECLARED, f"{ARGUMENT}{number}"))
 
     # -- one step --------------------------------------------------------------------------------------
 
@@ -236,7 +243,7 @@ class Observation(EventReader):
             call.look = step.look
             for onlooker in onlookers:
                 onlooker.begins(call)
-            call.arguments = ()
+            call.arguments = {}
         for onlooker in onlookers:
             onlooker.is_about(step, first + step.index if step.kind == DISPATCH else None)
         if step.written is not None:

@@ -1,6 +1,6 @@
 """Finds the call, program location and Python line that submitted a dispatch.
 
-They are read from the stack of the thread that submits, so that calls keep nothing of it.
+Machines have the calls; the rest is read from the stack of the thread that submits.
 """
 
 from __future__ import annotations
@@ -8,33 +8,45 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.events import Handle
 from jitree.base.folding import caller
 from jitree.base.records import NamedTuple
+from jitree.codegen.record import words_of
 from jitree.dispatch.backtrace import describe
-from jitree.dispatch.invocation import Invoker
 from jitree.dispatch.plain.calls import call_import
+from jitree.hal.buffer import BufferView
 from jitree.hal.stepwise import looked_at
+from jitree.observe.export_names import TensorKind, kind_of
+from jitree.regs.layout import Entry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, FrameType
 
-    from jitree.hal.stepwise import Look
+    from jitree.base.events import Place
+    from jitree.hal.stepwise import Extent, Look
+    from jitree.regs.handles import HandleTable
+    from jitree.regs.machine import Machine
 
-RUN: Final[CodeType] = Invoker._run.__code__
-"""Code that is on the stack wherever a call goes on: a generator's frame is one for the whole call."""
+Argument = float | tuple["Extent", TensorKind]
+"""A number, or a tensor and where it lies."""
+
 _IMPORT: Final[CodeType] = call_import.__code__
+_ENTRY: Final = words_of(Entry)
+_OPERANDS: Final = 6
+"""Words of an import call before those of its operands."""
 
 
 class ObservedCall:
     """A call of a function of the session."""
 
-    def __init__(self, number: int, function: str, arguments: tuple[Any, ...]) -> None:
-        self.number = number
-        """The number of the call, from 0, in the order in which calls first submit something."""
+    def __init__(self, function: str, arguments: dict[int, Argument]) -> None:
+        self.number = -1
+        """The number of the call, from 0, in the order in which calls first submit something; -1: not yet."""
         self.function = function
         """``module.function`` as Python called it."""
         self.arguments = arguments
-        """What the program got; only while the first of its submissions is looked at."""
+        """What the program got, tensors and numbers by position; until its first submission is looked at."""
         self.look: Look = looked_at
         """Looks at the memory."""
         self.dispatches = 0
@@ -52,51 +64,94 @@ class CallOrigin(NamedTuple):
     """The line of Python that called: ``model.py:12 in main``; empty on a thread whose function is ours."""
 
 
-_OBSERVED: Final = "observed"
-
-
 class Origins:
     """Tells the calls of one session apart."""
 
-    def __init__(self, invoker: Invoker) -> None:
-        self._invoker = invoker
+    def __init__(self, table: HandleTable) -> None:
+        self._table = table
         self.count = 0
         """Calls so far."""
+        self._view = table.ref_types.lookup("hal.buffer_view")
 
-    def is_foreign(self) -> bool:
-        """Whether this thread submits for another session."""
+    def forget(self) -> None:
+        """Nothing is known of calls that have begun."""
+        machines: Iterator[Any] = iter(self._table.machines)
+        for machine in machines:
+            machine.observed = None
+
+    def begin(self, event: Any) -> None:
+        """A call begins: its machine has what is known of it."""
+        known: dict[int, Argument] = {}
+        registers = getattr(event, "registers", None)
+        for place, value in enumerate(event.arguments if registers is None else registers):
+            if type(value) is Handle:
+                value = self._seen(value)
+            elif isinstance(value, BufferView):
+                kind = kind_of(value.element_type, value.shape)
+                value = (value.buffer.address, kind.byte_length), kind
+            if type(value) in (float, tuple):
+                known[place] = value
+        event.machine.observed = ObservedCall(event.name, known)
+
+    def _seen(self, handle: int) -> Argument | None:
+        """A buffer view in a register, as its entry has it."""
+        table = self._table
+        if table.kind(handle) != self._view:
+            return None
+        word = (handle - table.base) >> 3
+        shape = word + (table.extension >> 3)
+        sizes = table.i64[shape : shape + table.i32[2 * word + _ENTRY.rank]]
+        kind = kind_of(table.i32[2 * word + _ENTRY.element_type], sizes)
+        return (table.i64[word + _ENTRY.address], kind.byte_length), kind
+
+    def is_foreign(self, place: Place | None) -> bool:
+        """Whether a program of another session does what is told."""
+        if place is not None:
+            return self._machine(place) is None
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not caller(frame):
-            if frame.f_code is RUN:
-                return frame.f_locals["self"] is not self._invoker
+            if frame.f_code is _IMPORT:
+                return frame.f_locals["machine"].table is not self._table
             frame = frame.f_back
         return False
 
-    def find(self) -> CallOrigin | None:
-        """The origin of what this thread is submitting; None if another session does it."""
-        location, call_site, call = "", "", None
+    def find(self, place: Place | None) -> CallOrigin | None:
+        """Finds the origin of what this thread is submitting.
+
+        None if another session does it."""
+        location, call_site, call, machine = "", "", None, None
+        if place is not None:
+            machine = self._machine(place)
+            if machine is None:
+                return None
+            location = _location(machine, place[1])
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not (call_site and call):
-            code = frame.f_code
-            if code is _IMPORT and not location:
-                location = describe(*next(frame.f_locals["machine"].locations(frame.f_locals["pc"])))
-            elif code is RUN and call is None and not call_site:
-                if frame.f_locals["self"] is not self._invoker:
-                    return None
-                call = self._call(frame.f_locals)
-            elif not call_site:
+        while frame is not None and not call_site:
+            if frame.f_code is not _IMPORT:
                 call_site = caller(frame)
-                if call_site and call is None:
-                    break
+            elif machine is None:
+                machine = frame.f_locals["machine"]
+                if machine.table is not self._table:
+                    return None
+                location = describe(*next(machine.locations(frame.f_locals["pc"])))
             frame = frame.f_back
+        if machine is not None:
+            call = machine.observed
+        if call is not None and call.number < 0:
+            call.number = self.count
+            self.count += 1
         return CallOrigin(call, location, call_site)
 
-    def _call(self, variables: dict[str, Any]) -> ObservedCall:
-        """Keeps what is known of a call as long as what begins the call."""
-        start = variables["start"]
-        found: dict[Origins, ObservedCall] = vars(start).setdefault(_OBSERVED, {})
-        if self not in found:
-            arguments = tuple(start.keywords.get("arguments", ()))
-            found[self] = ObservedCall(self.count, variables["function"].full_name, arguments)
-            self.count += 1
-        return found[self]
+    def _machine(self, place: Place) -> Machine | None:
+        """The machine of the session that machine code runs on; None for one of another session."""
+        machines: Iterator[Any] = iter(self._table.machines)
+        return next((machine for machine in machines if machine.state_address == place[0]), None)
+
+
+def _location(machine: Machine, operands: int) -> str:
+    """The place in a program of the import call with these operands."""
+    for module in machine.functions.modules:
+        word = (operands - module.code_address >> 2) - _OPERANDS
+        if 0 <= word < len(module.program.words):
+            return describe(module.function(module.program.location(word)[0]), word)
+    return ""

@@ -176,10 +176,10 @@ class CallRecorder(EventReader):
 
     def begins(self, event: Any) -> None:
         """What this does itself is a part of the time of each call."""
-        thread = get_ident()
-        if event.kind == IMPORT:
+        thread, kind = get_ident(), event.kind
+        if kind == IMPORT:
             event.noted = perf_counter_ns()
-        elif thread not in _calling and event.kind in (PART, FUNCTION):
+        elif thread not in _calling and (kind is FUNCTION or kind == PART):
             event.noted = note = [0, event.name, thread]
             _calling.add(thread)
             frame: FrameType | None = _getframe(2)

@@ -18,14 +18,13 @@ from jitree.base.finalizers import Unique
 from jitree.errors import locations
 from jitree.hal.stepwise import looked_at
 from jitree.observe.export_names import TensorKind, flat
-from jitree.types import CLASS_UNSIGNED, element_type, is_packed
+from jitree.types import CLASS_UNSIGNED, is_packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Set
 
     import numpy.typing as npt
 
-    from jitree.hal.buffer import BufferView
     from jitree.hal.stepwise import DeviceStep, Extent, Look
     from jitree.observe.origins import CallOrigin
     from jitree.observe.tolerance import Statistics
@@ -126,11 +125,6 @@ READ: Final = "a read of constants or parameters"
 """The origin of a tensor that the read of a queue has filled."""
 ARGUMENT: Final = "argument "
 """Before a number, as the origin of a tensor."""
-
-
-def kind_of(view: BufferView) -> TensorKind:
-    """The type of a tensor that a program is given."""
-    return TensorKind(element_type(view.element_type), tuple(view.shape))
 
 
 def has_elements(element: ElementType) -> bool:

@@ -83,6 +83,7 @@ class HandleTable:
         "__weakref__", "_addresses", "_aliases", "_bytes", "_entries", "_free", "_is_draining", "_later",
         "_memory", "_objects", "_traits", "base", "bounds", "capacity", "deferred", "extension",
         "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "owed", "readers", "ref_types",
+        "told",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY, bounds: Bounds = UNBOUNDED) -> None:
@@ -113,12 +114,13 @@ class HandleTable:
         self.deferred: deque[Iterable[int]] = deque()
         self._is_draining = False
         self.owed: list[int] = []
-        """References to drop. Who owes some calls :meth:`release_owed`; where an interrupt comes before that,
-        the next one who does drops them, too."""
+        """References that :meth:`release_owed` drops; if an interrupt comes before, the next such call."""
         self.is_halted: Callable[[], bool] = bool
         """Whether what runs on machines of the table is to end, asked when their time is over."""
         self.readers: tuple[EventReader, ...] = ()
-        """Those of what Python does for programs: calls and imports (:mod:`jitree.base.events`)."""
+        """Those of calls, and of imports by Python (:mod:`jitree.base.events`)."""
+        self.told = array("q", (0,))
+        """Whether readers are told of calls by machine code: one word."""
         self.handle_pool: ObjectPool | None = None
         self.machines: SharedWeakSet[Connected] = SharedWeakSet()
         """Whose state blocks refer to ``handle_pool``."""
@@ -127,6 +129,7 @@ class HandleTable:
 
     def readers_changed(self) -> None:
         """See :class:`jitree.base.events.Source`. Who makes calls looks at the readers."""
+        self.told[0] = any(reader.reads_calls for reader in self.readers)
 
     @property
     def live_count(self) -> int:

@@ -87,8 +87,8 @@ class Machine:
     __slots__ = (
         "__weakref__", "_host", "_memory", "_windows", "attach_slow_call", "code", "code_address",
         "completion", "f32", "f64", "failure", "frame", "frames", "frames_address", "function", "functions",
-        "i32", "i64", "module", "pc", "pending", "refs", "resume_pc", "seen", "slow_call", "slow_steps",
-        "sought", "state", "state_address", "table",
+        "i32", "i64", "module", "observed", "pc", "pending", "refs", "resume_pc", "seen", "slow_call",
+        "slow_steps", "sought", "state", "state_address", "table",
     )  # fmt: skip
 
     def __init__(self, table: HandleTable, functions: FunctionRecords) -> None:
@@ -128,6 +128,8 @@ class Machine:
         """What an instruction that a compiled function had executed has raised: one element."""
         """Why STATE.slow could not execute an instruction; raised when machine code has left."""
         self.slow_call: object = None
+        self.observed: Any = None
+        """What readers know of the call."""
         self.slow_steps: Any = None
         """The generator that ``slow_call`` enters."""
         self.attach_slow_call: Callable[[Machine], object] = bool
@@ -176,6 +178,11 @@ class Machine:
         self._host = None
         frame, state = self.frames[:FRAME_WORDS].tobytes(), self.state[STATE_ENTRY].tobytes()
         return memoryview(frame).cast("q"), memoryview(state).cast("q")
+
+    def show_host(self, function: FunctionRecord) -> None:
+        """Shows the registers of the host's frame, where machine code has made it."""
+        self._select(0, function)
+        self.frame = 0
 
     @property
     def host_values(self) -> memoryview:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     class Connected(Protocol):
         """A machine, whose state block refers to the native objects of its table."""
 
+        @property
+        def state_address(self) -> int: ...
         def connect(self, handle_pool: ObjectPool) -> None: ...
 
     class ObjectPool(Protocol):

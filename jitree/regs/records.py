@@ -253,6 +253,11 @@ class ModuleRecord:
             self._functions[ordinal] = record
         return record
 
+    @property
+    def code_address(self) -> int:
+        """Where its decoded words are."""
+        return int(self._memory[_MODULE.code])
+
     def ordinal_at(self, address: int) -> int | None:
         """The number of the function whose FUNCTION record is at an address, None of another module's."""
         ordinal, inside = divmod(address - self.address - MODULE.size, FUNCTION.size)

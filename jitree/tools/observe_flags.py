@@ -97,12 +97,15 @@ def require_finite(session: Session, results: Sequence[Any]) -> None:
     check = session.finite_check
     if check is None:
         return
-    from jitree.observe.finite import fault_of_view, fill
+    from jitree.observe.export_names import kind_of
+    from jitree.observe.finite import fault_of_tensor, fill
 
     for number, result in enumerate(results):
         if not isinstance(result, BufferView):
             continue
-        fault = fault_of_view(result, partial(_read, session.device, result.buffer))
+        kind = kind_of(result.element_type, result.shape)
+        extent = result.buffer.address, kind.byte_length
+        fault = fault_of_tensor(extent, kind, partial(_read, session.device, result.buffer))
         if fault is not None:
             what = f"result {number} has {fault}, which no dispatch made"
             why = "it comes from arguments, constants, parameters, copies or fills"

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
+from weakref import ref
 
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, NotFoundError
@@ -24,6 +25,7 @@ from jitree.hal.local.executor.calling import NOT_LOGGED
 from jitree.hal.local.queue_record import CLOSED, UNSUPPORTED, WAITS, WATCHED, QueueRecord
 
 if TYPE_CHECKING:
+    from jitree.base.callbacks import Callback
     from jitree.base.events import EventReader
     from jitree.hal.allocator import Allocator, Charge
     from jitree.hal.command_buffer import BindingTable, CommandBuffer
@@ -90,6 +92,8 @@ class LocalDevice(Device):
         self._is_closed = False
         super().__init__(identifier, f"{identifier}://", allocator or HeapAllocator(), loaders)
         self._log: EventLog | None = None
+        self._told: Callback | None = None
+        """What machine code calls to tell readers."""
         self._charge: Charge | None = None
         """Counts memory of the host that programs have by what they record and submit."""
         watchdog.start_from_environment()
@@ -248,8 +252,17 @@ class LocalDevice(Device):
         return True
 
     def readers_changed(self) -> None:
+        if self.readers and self._told is None:
+            from jitree.hal.stepwise import Teller
+
+            self._told = Teller(ref(self)).callback()
         for record in self._records:
-            record.readers_changed(bool(self.readers))
+            record.tell_readers(self.told_address if self.readers else 0)
+
+    @property
+    def told_address(self) -> int:
+        """Of the C function that tells readers; it is there as long as the device."""
+        return 0 if self._told is None else self._told.address
 
     def finish_submitted(self) -> None:
         for queue in self._queues:

@@ -27,6 +27,7 @@ class Queue(MemoryRecord):
     local_memory: i64  # bytes of local memory that a workgroup may have, 0 = as many as it needs
     timeline: Timeline  # address of the Timeline that lists enter; 0 = they run here
     log: Log  # address of the Log record that is told of rows; 0 = none
+    tell: i64  # of `i64 (TOLD_*, …)`, which tells readers of lists and memory; 0 = there are none
     alone: i64  # 1 = open, but for a team: a thread may execute what it does alone
 
 
@@ -87,6 +88,10 @@ class QueueRecord:
             self.hold(LISTENED_TO)
         else:
             self.release(LISTENED_TO)
+
+    def tell_readers(self, address: int) -> None:
+        """Has machine code call a C function for what readers are told of; 0: none."""
+        self._words[_QUEUE.tell] = address
 
     def after_fork(self) -> None:
         """In a forked child no thread holds the lock, whatever it says."""

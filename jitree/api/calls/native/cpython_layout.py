@@ -218,10 +218,8 @@ class Interface:
         """(Owners record, handle): an owner, which takes over the caller's reference to the handle."""
         self.take_back: Callable[[int, int, int], int] = self._c_function("take_back", ctypes.c_int64, 3)
         """(Owners record, HandlePoolRecord record, address of a list of released handles): see arrays.py"""
-        self.place: Callable[[object, object], Any] = self._builtin(
-            "place_method", "place", "", _ANY_ARGUMENTS
-        )
-        """(a DirectCall that runs nothing, its argument): see function.py"""
+        self.make: Callable[..., Any] = self._builtin("direct_method", "make", "", _ANY_ARGUMENTS)
+        """(a DirectCall, its arguments): see function.py"""
         self.run: Callable[..., Any] = self._builtin("run_method", "run", "", _ANY_ARGUMENTS)
         """(a DirectCall, what Python has packed of all arguments): see function.py"""
         self.fetch: Callable[[object, Array], Any] = self._builtin(

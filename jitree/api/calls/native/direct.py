@@ -82,21 +82,24 @@ class Unsuitable(Exception):
 class DirectCall:
     """A CallRecord, and what it refers to."""
 
-    __slots__ = ("_kept", "packers", "record", "run", "words")
+    __slots__ = ("_kept", "make", "packers", "record", "run", "words")
 
     def __init__(
         self,
         words: array[int],
-        run: Callable[..., Any],
+        interface: Interface,
         packers: tuple[Callable[[Any], object], ...],
         kept: object,
     ) -> None:
         self._kept = kept
+        self.make = interface.make
+        """Calls the function: is given the DirectCall and the arguments. Gives the DirectCall if that takes
+        Python."""
         self.packers = packers
         """What packs arguments for ``run``: numpy arrays of the declared type are left as they are."""
-        self.run = run
-        """Calls the function: is given the DirectCall and what Python has packed of all arguments. Gives
-        NotImplemented where machine code cannot run it now."""
+        self.run = interface.run
+        """As ``make``, of what Python has packed of all arguments. Gives NotImplemented where machine code
+        cannot run it now."""
         self.words = words
         """The record."""
         self.record = new_capsule(words.buffer_info()[0])
@@ -136,6 +139,7 @@ def direct_call(
         "workspace": rows.workspace, "sizes": rows.sizes,
         "uploads": int(rows.uploads), "last_wait": rows.last_wait(vm_function), "beside": _beside(signature),
         "extents": extents.buffer_info()[0] if count else 0,
+        "told": invoker.table.told.buffer_info()[0],
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
@@ -146,7 +150,7 @@ def direct_call(
     fill(words, CallRecord, {"begun_frame": frame, "begun_state": state})
     packers = function.packers if function.known_sizes is not None else tuple(rows.packers)
     return DirectCall(
-        words, interface.run, packers, (objects, arguments, results, rows.kept, extents, keeper, entry)
+        words, interface, packers, (objects, arguments, results, rows.kept, extents, keeper, entry)
     )
 
 
@@ -162,7 +166,7 @@ def _objects(function: Function, machine: Machine, rest: Rest) -> dict[str, obje
         "give_up": rest.give_up, "give_up_work": rest.give_up_work, "take_reference": rest.take_reference,
         "supply": partial(_supply, table), "wrap": table.wrap,
         "wait_for": rest.wait_for, "pending": rest.pending,
-        "pending_submission": rest.pending_submission,
+        "tell": rest.tell, "pending_submission": rest.pending_submission,
         "fence": None, "keep_lent": partial(_keep_lent, table),
         "wait_for_submission": rest.wait_for_submission,
     }  # fmt: skip

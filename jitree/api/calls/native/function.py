@@ -78,13 +78,13 @@ def attempt_method(self: int, arguments: int, count: int, names: int, python: Py
     return call_with_self(python, python.attempt_slowly, self, arguments, count, names)
 
 
-def place_method(self: int, arguments: int, count: int, names: int) -> int:
-    """A builtin of two arguments, a DirectCall that runs nothing and its one argument: the array that this
-    becomes, or None if that takes Python."""
+def direct_method(self: int, arguments: int, count: int, names: int) -> int:
+    """A builtin: makes a call by a DirectCall, which comes first, and by its arguments. Gives the DirectCall
+    if nothing has happened, since that takes Python."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
-    record = CallRecord(load64(load64(load64(arguments) + python.direct_record) + CAPSULE_POINTER_AT))
-    result = call_through_gate(python, record, arguments + 8, count - 1, PATIENT)
-    return result if result != _SLOWLY else retained(python, python.none)
+    direct = load64(arguments)
+    result = call_by_direct(python, direct, arguments + 8, count - 1, names, PATIENT)
+    return result if result != _SLOWLY else retained(python, direct)
 
 
 def run_method(self: int, arguments: int, count: int, names: int) -> int:
@@ -102,6 +102,11 @@ def call_by_record(python: Python, function: int, arguments: int, count: int, na
     direct = load64(function + python.function_direct)
     if unlikely(direct == 0 or direct == python.none):
         return _SLOWLY
+    return call_by_direct(python, direct, arguments, count, names, prompt)
+
+
+def call_by_direct(python: Python, direct: int, arguments: int, count: int, names: int, prompt: int) -> int:
+    """Makes a call by a DirectCall."""
     retained(python, direct)  # the session may be closed meanwhile
     record = CallRecord(load64(load64(direct + python.direct_record) + CAPSULE_POINTER_AT))
     if names == 0:
@@ -198,6 +203,9 @@ def call_directly(
     if unlikely(not pass_fences(python, record, state) or not pass_arguments(python, record, arguments)):
         drop_registers(record, state)
         return settle(python, record, _SLOWLY if forgets_error(python) else 0)
+    if unlikely(load64(record.told) != 0) and not is_done(python, invoke(python, record.tell)):
+        drop_registers(record, state)
+        return settle(python, record, 0)
     signal = taken_signal(record)
     reason = begin(python, record, state, prompt)
     if unlikely(reason != EXIT_FINISHED) and prompt == _AWAITED:

@@ -295,6 +295,8 @@ class CallRecord(MemoryRecord):
     extents: i64  # where a call that goes on notes addresses and lengths of its arguments, or 0
     goes_on: i64  # 1 = the caller may go on before the call in progress has ended
     hold: i64  # gives a blank entry that keeps a numpy array; 0 = none is written in place
+    told: i64  # address of a word that is not 0 while readers are told of calls,
+    tell: i64  # and a Python function that tells them that one begins
     begun_frame: i64 = Repeated(FRAME.size // 8)  # what the host's frame holds when the function begins,
     begun_state: i64 = Repeated(int(STATE_WORDS.module) - STATE_WORDS.pc + 1)  # and its state
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,9 +10,11 @@ from jitree.api.array import WRITES
 from jitree.api.calls.packing import unpack_reference, unpacked
 from jitree.api.calls.waiting import Begun, await_work, await_work_async, give_up
 from jitree.api.function import Function
+from jitree.base.events import CALL, Handle, ObservedEvent
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.session_lock import BEGUN
+from jitree.dispatch.sites import VIEWS, register_index
 from jitree.errors import StatusError, error_context, raise_as_raised
 from jitree.hal.fence import Fence
 
@@ -25,6 +27,30 @@ if TYPE_CHECKING:
     from jitree.dispatch.invocation import Call
     from jitree.hal.memory_order import Extent
     from jitree.regs.machine import Machine
+
+
+class PassedCall(ObservedEvent):
+    """A call by machine code that begins."""
+
+    def __init__(self, function: BytecodeFunction, machine: Machine) -> None:
+        super().__init__(CALL, function.full_name)
+        self.machine = machine
+        self._function = function
+
+    @property
+    def registers(self) -> Iterator[Any]:
+        """The numbers and handles of arguments, while readers are told."""
+        function, machine = self._function, self.machine
+        machine.show_host(function.host)
+        for item, slot in zip(function.convention.arguments, function.argument_slots, strict=True):
+            value = getattr(machine, VIEWS[str(item)])[register_index(slot)]
+            yield Handle(value) if str(item) == "r" else value
+
+    @property
+    def arguments(self) -> list[Any]:
+        """What the program gets, while readers are told."""
+        object_of = self.machine.table.object
+        return [object_of(value) if type(value) is Handle else value for value in self.registers]
 
 
 class Rest:
@@ -67,6 +93,12 @@ class Rest:
         except BaseException as error:
             self._end(error)
             raise
+
+    def tell(self) -> None:
+        """Tells readers that a call begins, whose arguments are in the registers."""
+        event = PassedCall(self._vm_function, self._machine)
+        for reader in self._invoker.table.readers:
+            reader.begins(event)
 
     def set_aside(self, signal: int) -> Begun | None:
         """As :meth:`go_on`, without waiting: None if the call is complete, or what completes it and gives its

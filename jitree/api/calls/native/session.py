@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _CALL: Final = words_of(CallRecord)
 
+_NOT_TOLD: Final = array("q", (0,))
 _MAXIMUM_KINDS: Final = 256
 """Pairs of dtype and rank that are remembered."""
 
@@ -87,7 +88,7 @@ class DirectCalls:
         if function.signature.fences:
             loaded.submit(cast("type[AsynchronousFunction]", type(function)))
         if self._pattern is None:
-            self._place = loaded.place
+            self._interface = loaded
             self._view_kind = invoker.table.ref_types.lookup("hal.buffer_view")
             self._copies = copies_to(self._device, invoker.table)
             if self._device.shared_timeline is not None and self._copies:
@@ -123,7 +124,8 @@ class DirectCalls:
             if len(self._calls) >= _MAXIMUM_KINDS:
                 self._calls.clear()
             call = self._calls[key] = self._make(self._pattern, elements)
-        return None if call is None else self._place(call, elements)
+        made: Any = call and call.make(call, elements)
+        return made if made is not call else None
 
     def _make(self, pattern: DirectCall, elements: npt.NDArray[Any]) -> DirectCall | None:
         row = native_row(elements.dtype)
@@ -140,12 +142,12 @@ class DirectCalls:
         }])  # fmt: skip
         result = records(Result, [{"kind": PASS_ARRAY, "place": place, "view_kind": self._view_kind}])
         fill(words, CallRecord, {
-            "run": 0, "signal": 0, "extents": 0, "beside": READING,
+            "run": 0, "signal": 0, "extents": 0, "beside": READING, "told": _NOT_TOLD.buffer_info()[0],
             "workspace": 0, "uploads": 1, "staging": 0, "rewrites": 0, "ref_count": 1,
             "argument_count": 1, "arguments": argument.buffer_info()[0],
             "result_count": 1, "results": result.buffer_info()[0],
         })  # fmt: skip
-        return DirectCall(words, pattern.run, (), (pattern, kept, argument, result))
+        return DirectCall(words, self._interface, (), (pattern, kept, argument, result))
 
 
 def _refuse(value: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jitree.codegen.primitives import (
+    apart,
     call,
     flush_denormals,
     greater,
@@ -20,7 +21,7 @@ from jitree.codegen.primitives import (
     stack,
     ticks,
 )
-from jitree.codegen.record import atomic_load, atomic_replace, atomic_store
+from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, place_of
 from jitree.hal.command_layout import (
     BYTES_CHUNK,
     CHUNKS_PER_THREAD,
@@ -33,6 +34,8 @@ from jitree.hal.command_layout import (
     KIND_DISPATCH_INDIRECT,
     LOOKS_BETWEEN_YIELDS,
     MOST_CHUNKS,
+    TOLD_BEGINS,
+    TOLD_ENDS,
     Command,
     Job,
     Share,
@@ -274,8 +277,13 @@ def execute(job: Job) -> int:
     mode = flush_denormals()
     team = job.team
     if team and atomic_replace(team.busy, 0, 1):
-        run_shared(job, team)
+        if job.tell != 0:
+            run_told(job, team, mode)
+        else:
+            run_shared(job, team)
         atomic_store(team.busy, 0)
+    elif job.tell != 0:
+        run_told(job, ThreadTeam(0), mode)
     else:
         run_list(job)
     restore_denormals(mode)
@@ -300,6 +308,38 @@ def run_list(job: Job) -> None:
         if atomic_load(job.failure) != 0:
             return
         row = next_row(row)
+
+
+@apart
+def run_told(job: Job, team: ThreadTeam, mode: int) -> None:
+    """Runs row by row, on a team or this thread, and tells of each."""
+    number = 0
+    share = Share(stack(SHARE_SIZE))
+    row = job.list.rows
+    end = row_at(job.list, job.list.row_count)
+    while row != end:
+        following = next_row(row)
+        if row.kind != KIND_BARRIER:
+            if is_to_end_before(job, number) or not is_told(job, TOLD_BEGINS, row, mode):
+                return
+            if team:
+                run_group(job, team, row, following)
+            else:
+                prepare(job, row, share)
+                if share.end != 0:
+                    run_span(job, row, share, 0, 0, share.end)
+            if atomic_load(job.failure) != 0 or not is_told(job, TOLD_ENDS, row, mode):
+                return
+            number += 1
+        row = following
+
+
+def is_told(job: Job, what: int, row: Command, mode: int) -> bool:
+    """Whether readers have been told of a row, and the job goes on. They have denormals."""
+    restore_denormals(mode)
+    call(job.tell, what, place_of(job), place_of(row), 0)
+    flush_denormals()
+    return atomic_load(job.failure) == 0
 
 
 def estimate(job: Job) -> int:

@@ -6,10 +6,11 @@ from jitree.codegen.primitives import bit_length, call, load8, load64, store8, s
 from jitree.codegen.record import place_of
 from jitree.hal.buffer import length_inside
 from jitree.hal.checks import buffer_refusal, scalar_refusal
+from jitree.hal.command_layout import TOLD_ALLOCATED
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.heap import host_memory_type
 from jitree.hal.local.queue_record import Queue
-from jitree.modules.hal.native.entries import State, new_entry, sweep
+from jitree.modules.hal.native.entries import STATE_RELEASED, State, new_entry, release, sweep
 from jitree.modules.hal.native.fences import (
     await_owed,
     can_signal,
@@ -171,6 +172,11 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
         return REFUSED
     buffer = new_buffer(state, handle_pool, queue, wanted, number(values, words, 6), size)
     if not buffer:
+        return REFUSED
+    if unlikely(queue.tell != 0) and call(
+        queue.tell, TOLD_ALLOCATED, place_of(state), place_of(buffer), words
+    ):
+        release(handle_pool, buffer, place_of(state) + STATE_RELEASED)
         return REFUSED
     promise(fence, tick_of(handle_pool, wait))
     return give(state, refs, words, buffer)

@@ -6,13 +6,14 @@ A device that works by itself is given them by functions of its driver (``timeli
 from __future__ import annotations
 
 from jitree.codegen.primitives import apart, call, greater, load64, stack, store64, unlikely
-from jitree.codegen.record import atomic_replace, atomic_store, place_of, size_of
+from jitree.codegen.record import atomic_load, atomic_replace, atomic_store, place_of, size_of
 from jitree.hal.buffer import length_inside
 from jitree.hal.checks import are_apart, is_aligned, use_refusal
 from jitree.hal.command_buffer import CommandBufferMode
 from jitree.hal.command_layout import (
     KIND_COPY,
     KIND_UPDATE,
+    TOLD_SUBMITTED,
     BindingSlot,
     Job,
     List,
@@ -230,6 +231,8 @@ def run(
     limit = queue.local_memory
     if limit != 0 and table.local_memory > limit:
         return REFUSED
+    if unlikely(queue.tell != 0):
+        return execute_told(state, handle_pool, queue, job, threads, words)
     return execute_with_memory(handle_pool, job, threads)
 
 
@@ -246,6 +249,25 @@ def execute_with_memory(handle_pool: HandlePoolRecord, job: Job, threads: int) -
     result = execute(handle_pool, job)
     handle_pool.busy = 0
     return result
+
+
+@apart
+def execute_told(
+    state: State, handle_pool: HandlePoolRecord, queue: Queue, job: Job, threads: int, words: int
+) -> int:
+    """Executes a list of which readers are told: nothing refuses it when they have been."""
+    local = (job.list.local_memory + 63) & -64
+    if local != 0 and (handle_pool.busy or local * threads > handle_pool.local_size):
+        return REFUSED
+    call(queue.tell, TOLD_SUBMITTED, place_of(state), place_of(job), words)
+    failure = atomic_load(job.failure)
+    if failure == 0:
+        job.local_memory = handle_pool.local_memory
+        job.local_stride = local
+        handle_pool.busy += local
+        failure = call(handle_pool.execute, place_of(job))
+        handle_pool.busy -= local
+    return DONE if failure == 0 else refuse_failed(handle_pool, job, failure)
 
 
 def run_transfer(state: State, handle_pool: HandlePoolRecord, queue: Queue, table: List) -> int:
@@ -277,6 +299,7 @@ def prepare(handle_pool: HandlePoolRecord, team: ThreadTeam, log: Log, job: Job,
     job.functions = handle_pool.functions
     job.team = team
     job.log = log
+    job.tell = 0
     job.origin = 0
     job.concurrency = threads if threads < MOST_THREADS else MOST_THREADS
     job.local_memory = 0

@@ -45,7 +45,7 @@ _FIRST_CONSTANT = 5
 def is_on_host(handle_pool: HandlePoolRecord) -> bool:
     """Whether the pools have memory of the host, and no observer of the device is attached."""
     queue = handle_pool.queue
-    return bool(queue) and queue.alone != 0 and not queue.timeline
+    return bool(queue) and queue.alone != 0 and queue.tell == 0 and not queue.timeline
 
 
 def buffer_allocate(state: State, values: int, refs: int, words: int) -> int:

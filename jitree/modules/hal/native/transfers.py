@@ -44,10 +44,10 @@ MOST_COPIED = 64 << 10
 
 
 def ready_queue(state: State, refs: int, words: int) -> Queue:
-    """The queue of the operation if it may run here and now, else 0."""
+    """The queue of the operation if it may run here and now, else 0: readers are told by Python."""
     handle_pool = state.handle_pool
     queue = queue_of(handle_pool, reference(refs, words, 0))
-    if not queue or not follows(handle_pool, queue, reference(refs, words, 2)):
+    if not queue or queue.tell != 0 or not follows(handle_pool, queue, reference(refs, words, 2)):
         return Queue(0)
     return queue if can_signal(handle_pool, reference(refs, words, 3)) else Queue(0)
 

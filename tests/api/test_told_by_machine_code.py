@@ -1,0 +1,83 @@
+"""What readers are told of calls that machine code makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from jitree import Function, Session
+from jitree.base.events import ALLOCATION, CALL, DISPATCH, EventReader, listen, stop_listening
+from jitree.errors import UnavailableError
+from tests.api.programs import PROGRAMS
+
+GIVEN = np.ones((4, 64), np.float32), np.ones((64, 71), np.float32), np.zeros(71, np.float32)
+
+
+class Reader(EventReader):
+    """Keeps the kinds of what ends and of calls that begin; fails where something of a kind does."""
+
+    reads_calls = True
+
+    def __init__(self, kind: str = "", error: BaseException | None = None) -> None:
+        self._kind, self._error = kind, error
+        self.told: list[str] = []
+
+    def submitted(self, work: Any) -> EventReader:
+        return self
+
+    def begins(self, event: Any) -> None:
+        if event.kind == CALL:
+            self.ends(event)
+
+    def ends(self, event: Any) -> None:
+        if event.kind == self._kind and self._error is not None:
+            raise self._error
+        self.told.append(event.kind)
+
+
+@pytest.fixture
+def normalized() -> Iterator[Function]:
+    with Session("local-sync", tier="fast") as session:
+        function = session.load(PROGRAMS / "seen.vmfb").normalized
+        for _ in range(4):
+            function(*GIVEN)
+        assert function.is_direct
+        yield function
+
+
+def read(function: Function, reader: Reader) -> list[npt.NDArray[Any]]:
+    """The results of a call that is read."""
+    sources = function.device, function.session.context.table
+    for source in sources:
+        listen(source, reader)
+    try:
+        return [np.array(result) for result in function(*GIVEN)]
+    finally:
+        for source in sources:
+            stop_listening(source, reader)
+
+
+def test_calls_memory_and_dispatches_are_told(normalized: Function) -> None:
+    reader = Reader()
+    results = read(normalized, reader)
+    assert normalized.is_direct and reader.told[0] == CALL
+    assert reader.told.count(DISPATCH) == 3 and reader.told.count(ALLOCATION) >= 1
+    count = len(reader.told)
+    for result, other in zip(results, normalized(*GIVEN), strict=True):
+        assert np.array_equal(result, other)
+    assert len(reader.told) == count
+
+
+@pytest.mark.parametrize("error", [UnavailableError("no more"), KeyboardInterrupt()])
+@pytest.mark.parametrize("kind", [ALLOCATION, CALL, DISPATCH])
+def test_a_reader_that_fails_ends_the_call(normalized: Function, kind: str, error: BaseException) -> None:
+    expected = [np.array(result) for result in normalized(*GIVEN)]
+    for _ in range(3):
+        with pytest.raises(type(error)):
+            read(normalized, Reader(kind, error))
+        for result, known in zip(normalized(*GIVEN), expected, strict=True):
+            assert np.array_equal(result, known)
