@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -108,7 +109,7 @@ TABLES = {
 BY_OBJECT = {
     "native code": tiering._modules, "ties": argument_placement._found,
     "array libraries": dlpack._functions,
-    "references": references._tables, "observed writes": Observation(cast(Any, None), ())._writes,
+    "references": references._tables, "observed writes": Observation(Mock(), ())._writes,
 }  # fmt: skip
 
 
