@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -353,3 +354,28 @@ def test_long_profiles_take_no_copies_of_what_follows() -> None:
 )  # fmt: skip
 def test_operations_by_name(name: str, count: int) -> None:
     assert operations(name) == count
+
+
+def test_profiles_end_while_another_thread_calls() -> None:
+    """A job that has begun before may write an event after."""
+    counts, is_over = [0], threading.Event()
+    with Session("local-sync", tier="fast") as session:
+        function = session.load(PROGRAMS.parents[2] / "perf/programs/further.vmfb").attention
+        shapes = [argument.tensor.shape for argument in function.arguments]
+        given = [np.ones([37 if size is None else size for size in shape], np.float32) for shape in shapes]
+        expected = np.array(function(*given))
+
+        def work() -> None:
+            while not is_over.is_set():
+                if np.array_equal(function(*given), expected):
+                    counts[0] += 1
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        for _ in range(100):
+            with session.profile():
+                count = counts[0]
+                while counts[0] == count and thread.is_alive():
+                    time.sleep(0)
+        is_over.set()
+        thread.join()

@@ -72,7 +72,7 @@ def test_calls_memory_and_dispatches_are_told(normalized: Function) -> None:
     assert len(reader.told) == count
 
 
-@pytest.mark.parametrize("error", [UnavailableError("no more"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [UnavailableError("no more"), KeyboardInterrupt(), ValueError("z")])
 @pytest.mark.parametrize("kind", [ALLOCATION, CALL, DISPATCH])
 def test_a_reader_that_fails_ends_the_call(normalized: Function, kind: str, error: BaseException) -> None:
     expected = [np.array(result) for result in normalized(*GIVEN)]

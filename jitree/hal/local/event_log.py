@@ -73,7 +73,8 @@ class EventLog(Timings):
         atomic_store(log.next, 0)
         atomic_store(log.jobs, 0)
         self._begun = self._moment()
-        log.capacity, log.events = CAPACITY, LoggedEvent(self._block.address)
+        log.events = LoggedEvent(self._block.address)
+        log.capacity = CAPACITY  # last: jobs are recorded from here on
         for queue in self._queues:
             queue.tell(self.address)
 
@@ -81,9 +82,10 @@ class EventLog(Timings):
         for queue in self._queues:
             queue.tell(0)
         log = self._log
-        log.events = LoggedEvent(0)
-        while atomic_load(log.users):
+        log.capacity = 0
+        while atomic_load(log.users):  # jobs that have begun may be writing an event
             time.sleep(_PAUSE)
+        log.events = LoggedEvent(0)
         self.lost = max(0, atomic_load(log.next) - CAPACITY)
         self._found = self._written()
         self._block = None

@@ -15,7 +15,7 @@ from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.session_lock import BEGUN
 from jitree.dispatch.sites import VIEWS, register_index
-from jitree.errors import StatusError, error_context, raise_as_raised
+from jitree.errors import StatusError, carried, error_context, raise_as_raised, raise_in_place_of
 from jitree.hal.fence import Fence
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ class Rest:
             self._invoker.abandon(error, self._machine, self._vm_function)
         if isinstance(error, StatusError):
             error.with_context(f"`{self._declaration}`")
+        raise_in_place_of(error, carried(error))
         raise_as_raised(error)
 
     def give_up(self) -> None:
@@ -206,6 +207,7 @@ class Rest:
         except StatusError as error:
             error.with_context(f"invoking function '{self._vm_function.name}'")
             error.with_context(f"`{self._declaration}`")
+            raise_in_place_of(error, carried(error))
             raise
         except RuntimeError as error:
             raise_as_raised(error)

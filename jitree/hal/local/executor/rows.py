@@ -148,7 +148,7 @@ def begin_log(job: Job) -> int:
     that use the log."""
     log = job.log
     atomic_add(log.users, 1)
-    if not log.events:
+    if log.capacity == 0:
         atomic_add(log.users, -1)
         job.log = Log(0)
         return 0
