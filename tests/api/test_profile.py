@@ -361,8 +361,9 @@ def test_profiles_end_while_another_thread_calls() -> None:
     counts, is_over = [0], threading.Event()
     with Session("local-sync", tier="fast") as session:
         function = session.load(PROGRAMS.parents[2] / "perf/programs/further.vmfb").attention
-        shapes = [argument.tensor.shape for argument in function.arguments]
-        given = [np.ones([37 if size is None else size for size in shape], np.float32) for shape in shapes]
+        tensors: list[Any] = [argument.tensor for argument in function.arguments]
+        shapes = ([37 if size is None else size for size in tensor.shape] for tensor in tensors)
+        given = [np.ones(shape, np.float32) for shape in shapes]
         expected = np.array(function(*given))
 
         def work() -> None:
