@@ -32,6 +32,7 @@ from jitree.base.events import (
 )
 from jitree.base.records import rows_of
 from jitree.codegen.record import layout_of, size_of, words_of
+from jitree.errors import InternalError
 from jitree.hal.command_layout import (
     FAILED_INTERRUPTED,
     KIND_BARRIER,
@@ -324,6 +325,8 @@ class Teller:
                 if isinstance(each, LocalExecutable)
                 for number in range(each.function_count)
             }
+            if entry not in self._kernels:
+                raise InternalError("readers of a dispatch: no executable that is in use has its function")
             return self._kernel(entry)
         return executable, executable.function_name(known[1]) or f"function {known[1]}", known[1]
 

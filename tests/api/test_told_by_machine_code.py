@@ -11,7 +11,8 @@ import pytest
 
 from jitree import Function, Session
 from jitree.base.events import ALLOCATION, CALL, DISPATCH, EventReader, listen, stop_listening
-from jitree.errors import UnavailableError
+from jitree.errors import InternalError, UnavailableError
+from jitree.hal.stepwise import Teller
 from tests.api.programs import PROGRAMS
 
 GIVEN = np.ones((4, 64), np.float32), np.ones((64, 71), np.float32), np.zeros(71, np.float32)
@@ -81,3 +82,10 @@ def test_a_reader_that_fails_ends_the_call(normalized: Function, kind: str, erro
             read(normalized, Reader(kind, error))
         for result, known in zip(normalized(*GIVEN), expected, strict=True):
             assert np.array_equal(result, known)
+
+
+def test_a_dispatch_of_no_executable_is_an_error() -> None:
+    """It was looked for without end."""
+    teller = Teller(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(InternalError, match="no executable that is in use"):
+        teller._kernel(1)
