@@ -37,8 +37,8 @@ class ObservedEvent(Unique):
 
 
 class CallEvent(ObservedEvent):
-    """A call of a program's function (CALL), a part of it (PART), or a call by Python with what that gives
-    and gets (FUNCTION)."""
+    """Tells of a call, a part of one, or a call by Python. The kinds are CALL of a program's function, PART,
+    and FUNCTION with what it gives and gets."""
 
     machine: Any = None
     """What runs it, of a CALL or a PART."""
@@ -95,8 +95,8 @@ class EventReader:
     end."""
 
     def submitted(self, work: Any) -> EventReader | None:
-        """A device is given a transfer, a command buffer or a list, on this thread. Gives what reads the
-        events of its steps, which are done one by one then; None: they need not be."""
+        """Tells that this thread gives a device a transfer or list. A command buffer is one, too. Gives what
+        reads the events of its steps, which are done one by one then; None: they need not be."""
         return None
 
     def begins(self, event: Any) -> None:

@@ -1,1 +1,2 @@
-"""Machine code from Python functions by Numba, and ``image/``, all that is there at run time."""
+"""Makes machine code from Python functions by Numba, with ``image/``. The latter holds all that is there at
+run time."""

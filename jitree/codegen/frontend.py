@@ -423,7 +423,7 @@ def primitive(
 
 
 def standing_for(symbol: str, stated: Any) -> Callable[..., Any]:
-    """A function that is called in place of one that is known by its symbol only."""
+    """Returns a callable stand-in for a function known by symbol."""
 
     def stand_in() -> None: ...
 

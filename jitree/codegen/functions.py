@@ -227,8 +227,8 @@ def _store_tile(builder: Any, stated: Any, given: Sequence[Any]) -> None:
 
 
 def _added(step: Callable[[Any, Any, Any, Any], Any], width: int) -> Callable[..., Any]:
-    """``step(builder, total, lhs, rhs)`` adds to a row, from the addresses of its left operand, which is so
-    wide, and of the right one."""
+    """Adds a row by ``step(builder, total, lhs, rhs)``. Its operands are addresses; the left one is so
+    wide."""
 
     def emit(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
         tile, lhs, rhs = given

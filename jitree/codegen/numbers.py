@@ -112,7 +112,7 @@ def lookup(table: Callable[[], Sequence[float]], index: int) -> float:
 
 
 def row(table: Callable[[], Sequence[tuple[float, ...]]], index: int) -> tuple[float, ...]:
-    """The row of a constant table, of 32 of binary32 numbers, that the low bits of an index tell."""
+    """Loads a row of 32 binary32 numbers by an index's low bits."""
     return table()[index & 31]
 
 
@@ -136,7 +136,7 @@ def accumulate(
     state: tuple[float, float],
     argument: tuple[float, float],
 ) -> tuple[float, float]:
-    """What a number of steps, one for each row of a constant table, make of a state."""
+    """Applies a step to a state for each row of a constant table."""
     for row in rows():
         state = step(state, row, argument)
     return state

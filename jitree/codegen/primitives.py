@@ -129,8 +129,7 @@ APART: Final[set[Callable[..., object]]] = set()
 
 
 def apart(function: Function) -> Function:
-    """Keeps the machine code of a function out of its callers, whose other ways then save no registers for
-    it."""
+    """Keeps a function's machine code out of its callers. Their other ways then save no registers for it."""
     APART.add(function)
     return function
 
@@ -180,14 +179,14 @@ def integer_zeros() -> Tile:
 
 
 def add_floats(tile: Tile, lhs: int, rhs: int) -> Tile:
-    """Adds the products of each of 8 numbers and each of 8 others, rounded once or twice."""
+    """Adds products of 8 by 8 numbers, rounded once or twice."""
     with np.errstate(all="ignore"):
         products: Tile = np.outer(_memory(lhs, np.float32, SIDE), _memory(rhs, np.float32, SIDE))
         return tile + products
 
 
 def add_bytes(tile: Tile, lhs: int, rhs: int) -> Tile:
-    """Adds the products of each of 8 pairs of bytes and each of 8 others."""
+    """Adds products of 8 pairs of bytes by 8 others."""
     left, right = (
         _memory(place, np.int8, SIDE * DEPTH).reshape(SIDE, DEPTH).astype(np.int32) for place in (lhs, rhs)
     )

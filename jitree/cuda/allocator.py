@@ -392,7 +392,7 @@ def _give_back(piece: Piece) -> None:
 
 
 def _unregister(registration: _Registration) -> None:
-    """Has host memory become an ordinary part of the process again when nothing submitted uses it."""
+    """Gives host memory back to the process once submissions have used it."""
     registration.stream.retain(registration.owned)
 
 

@@ -149,8 +149,8 @@ def run_collectives(stream: Stream, calls: Sequence[CollectiveCall]) -> None:
 
 
 class _Widened:
-    """A reduction of 16-bit integers, which NCCL does not have, as one of 32-bit ones: the low halves of its
-    sums and products are right, and its other results fit."""
+    """Reduces 16-bit integers, which NCCL does not have, as 32-bit ones: the low halves of its sums and
+    products are right, and its other results fit."""
 
     def __init__(self, stream: Stream, call: CollectiveCall) -> None:
         self._stream = stream
@@ -248,7 +248,7 @@ def _reduce(call: CollectiveCall) -> _Work:
 
 
 def _reduce_scatter(call: CollectiveCall) -> _Work:
-    """The count may be of what is sent or of what is received, as with all_gather."""
+    """Takes a count of what is sent or of what is received. As all_gather does."""
     stated, members = call.collective.element_count, call.members
     received = call.receive_length // call.element_size
     if stated not in (received, received * members):
@@ -278,7 +278,7 @@ def _receive(call: CollectiveCall) -> _Work:
 
 
 def _send_receive(call: CollectiveCall) -> _Work:
-    """The parameter has the target in its low and the source in its high 16 bits. Without a source zeros are
+    """Sends to the parameter's low 16 bits, receives from its high ones. Without a source zeros are
     received."""
     count, parameter = call.collective.element_count, call.collective.parameter & 0xFFFFFFFF
     target, source = parameter & 0xFFFF, parameter >> 16

@@ -37,7 +37,7 @@ def words_of(program: ProgramRecord) -> int:
 
 
 def is_idle(stream: StreamRecord) -> bool:
-    """Whether the device has nothing to do but uploads, as far as the host knows."""
+    """Whether the device does nothing but uploads, as the host knows."""
     return stream.completed >= stream.worked
 
 
@@ -60,7 +60,7 @@ def is_room_for(stream: StreamRecord, sequences: ProgramTableRecord, program: Pr
 
 
 def are_launches(program: ProgramRecord, words: int) -> bool:
-    """Whether each launch of a list has workgroups, so that a graph can have it."""
+    """Whether all launches of a list have workgroups, as graphs need."""
     for number in range(program.launch_count):
         if is_empty(words + 8 * load64(program.firsts + 8 * number + 8) - 16):
             return False
@@ -182,6 +182,6 @@ def missed_place(missed: int, found: int) -> int:
 
 
 def asks_python(stream: StreamRecord, sequences: ProgramTableRecord) -> bool:
-    """Whether Python is to submit a list, and to make sequences before the next one."""
+    """Whether Python submits a list and makes sequences before the next."""
     count = sequences.wanted_count
     return count != 0 and (is_idle(stream) or count == MOST_WANTED)

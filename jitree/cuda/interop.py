@@ -186,7 +186,7 @@ class CudaExchange:
         return BufferView(buffer, shape, row.code, ENCODING_DENSE)
 
     def _copied(self, source: Buffer) -> Buffer:
-        """Memory of our own with the contents of foreign memory, which may change when this returns."""
+        """Copies foreign memory, which may change when this returns."""
         stream = self._stream
         target = self._allocator.allocate(_DEVICE_LOCAL, _DEFAULT_USAGE, source.byte_length)
         with stream.lock:
@@ -211,7 +211,7 @@ class CudaExchange:
             )
 
     def _order_after(self, producer: int | None) -> None:
-        """What is submitted from now on waits for what the producer has submitted to its stream."""
+        """Makes later submissions wait for the producer's stream."""
         if producer is None:
             return
         stream = self._stream

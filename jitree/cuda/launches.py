@@ -64,8 +64,8 @@ def launch(stream: StreamRecord, program: ProgramRecord, words: int) -> bool:
 
 
 def is_for_once(program: ProgramRecord, words: int, fewest: int) -> bool:
-    """Whether most launches differ from the graphs', and from those of the last two times that they were
-    made one by one. To change a graph takes as long, and the device waits meanwhile."""
+    """Whether most launches differ from graphs' and the last two times'. Those times they were made one by
+    one. To change a graph takes as long, and the device waits meanwhile."""
     most = quotient(program.launch_count, _MOST_PART)
     chain = program.chains
     return (

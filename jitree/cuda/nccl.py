@@ -129,8 +129,8 @@ class Communicator:
         return bool(self.handle)
 
     def _meet(self, stream: Stream) -> None:
-        """Connects the members of a group that NCCL has just joined, where there are others. Waits for all,
-        and for nothing else that the GPU does."""
+        """Connects members of a new group, where there are others. Waits for all, and for nothing else that
+        the GPU does."""
         rank = self._library.query("ncclCommUserRank", self.handle)
         count = self._library.query("ncclCommCount", self.handle)
         if count == 1:

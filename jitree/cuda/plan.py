@@ -261,7 +261,7 @@ class _ShapeBuilder(_PlanBuilder):
 
 
 def make_shape_plan(commands: CudaCommandList, kernels: Kernels, sizes: BoundSizes) -> LaunchPlan:
-    """The plan of lists of this shape, with a launch for each row that may have one."""
+    """Plans lists of a shape, with a launch a row where possible."""
     return _ShapeBuilder(commands, kernels, sizes).build()
 
 

@@ -1,4 +1,4 @@
-"""Does steps of submissions on a stream, one after the other, for readers of each: no graphs or replays.
+"""Does steps of submissions in turn, for readers of each: no graphs or replays.
 
 The stream's lock is not held while readers look: they may call programs.
 """
@@ -71,7 +71,7 @@ def _finish(queue: CudaQueue, name: str, act: Callable[[], object]) -> None:
 
 
 def _look(queue: CudaQueue, extent: Extent) -> Bytes:
-    """A copy of memory of the device, as it is after what has been submitted."""
+    """Copies device memory as it is after what has been submitted."""
     address, length = extent
     stream = queue.stream
 

@@ -151,8 +151,8 @@ class Stream:
             raise FailedPreconditionError(f"the device {self.api.name} has been closed")
 
     def flush(self) -> None:
-        """Has what machine code holds back enter the stream, before anything else is submitted to the handle.
-        Raises what lost the device: that the driver refused it."""
+        """Submits what machine code holds back, before anything else. Raises what lost the device: that the
+        driver refused it."""
         self.share.launch_held()
         if 0 < self.share.refused <= self.tick:
             self._settle_refused()

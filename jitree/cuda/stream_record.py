@@ -110,7 +110,7 @@ assert size_of(KernelNode) == 72
 
 
 class ChainRecord(MemoryRecord):
-    """For launches one by one, which the device begins with while others are still prepared."""
+    """Launches one by one, so that the device begins early."""
 
     words: i64  # address of the words of its last run, where the driver reads parameters
     launches: LaunchRecord  # address of a LaunchRecord for each launch

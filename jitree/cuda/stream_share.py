@@ -205,7 +205,7 @@ class StreamShare:
         self._words[_STREAM.failed] = 0
 
     def connect(self, programs: KnownLists) -> bool:
-        """Whether machine code submits what is in a table of programs, now at the latest."""
+        """Whether machine code submits from now on what programs' tables hold."""
         self._programs.add(programs)
         if self._has_driver and self._code is None and not self._is_over:
             built = image.get(RECIPE)
@@ -239,7 +239,7 @@ class StreamShare:
 
     @property
     def is_owed(self) -> bool:
-        """Whether another call waits for something that is not done, or has left the wait to the host."""
+        """Whether another call waits, or has left a wait to the host."""
         return max(self._words[_STREAM.owed], self.awaited) > self._words[_STREAM.completed]
 
     @property

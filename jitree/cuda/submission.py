@@ -296,8 +296,8 @@ def dispatch_words(table: List, row: Command, addresses: int, words: int) -> int
 def transfer_words(
     stream: StreamRecord, row: Command, addresses: int, lengths: int, data: int, words: int
 ) -> int:
-    """As :func:`dispatch_words`, of a fill (target, length, pattern), or of a copy or update (target, source,
-    length)."""
+    """Encodes a fill, copy or update for machine code. A fill is (target, length, pattern), the others are
+    (target, source, length); see :func:`dispatch_words`."""
     operand = 8 * row.operand
     first = load64(addresses + operand)
     length = load64(lengths + operand)

@@ -350,8 +350,8 @@ class CudaTimings(CostlyTimings):
                 stream.end()
 
     def _measurements(self, records: Records, sizes: Mapping[Kernel, int]) -> Iterator[Measurement]:
-        """For each call of the driver what it has launched, from its first beginning to its last end, and
-        each kernel and transfer."""
+        """Pairs driver calls with what they launched, and each kernel and transfer. A call's launches last
+        from the first beginning to the last end."""
         ordinal, own = self._stream.context.ordinal, records.clock.own
         threads = {identity & _LOWER_HALF: identity for identity in (*self.callers, *sys._current_frames())}
         spans: dict[int, tuple[str, int, int]] = {}

@@ -39,7 +39,7 @@ def places_of(function: VmFunction) -> list[str]:
 
 
 def describe_call(name: str, machine: Machine) -> str:
-    """What a call runs and where it is, as far as another thread can know."""
+    """Says what a call runs and where it is. Another thread may ask."""
     seen = machine.seen
     if not seen:
         return f"function '{name}'"

@@ -1,4 +1,4 @@
-"""Links modules to each other, with their state, and creates the engine of a tier."""
+"""Links modules with their state and creates the engine of a tier."""
 
 from __future__ import annotations
 
@@ -252,8 +252,8 @@ class Context(Unique):
         return self.invoker.invoke(function, arguments)
 
     def submit(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
-        """As :meth:`invoke`, for a host that goes on with something else as soon as it can: devices are not
-        to use its thread for long work."""
+        """Begins a call for a host that goes on meanwhile: devices are not to use its thread for long
+        work."""
         return self.invoker.invoke(function, arguments, SUBMITTED)
 
     async def invoke_async(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:

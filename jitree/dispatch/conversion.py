@@ -80,7 +80,7 @@ def require_count(convention: CallingConvention, values: Sequence[object]) -> No
 
 
 def result(value: object, character: str, index: int) -> int | float:
-    """A result of a host function that did not fit its register as it was: unsigned integers are read as
+    """Converts a result of a host function that does not fit its register: unsigned integers are read as
     signed. INTERNAL if it is of another type or too large."""
     try:
         if character in _BITS:
@@ -99,8 +99,7 @@ def result(value: object, character: str, index: int) -> int | float:
 
 
 def host_results(convention: CallingConvention, value: object) -> list[object]:
-    """What a host function returned to the host, as if it had gone through registers. INTERNAL if number or
-    types differ."""
+    """Gives results of a host function to the host as registers would. INTERNAL if number or types differ."""
     return [
         item if character == "r" else result(item, character, index)
         for index, (character, item) in enumerate(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class EngineEntry(NamedTuple):
-    """The way into machine code for callers that fill STATE and the host's registers by themselves."""
+    """Enters machine code for callers that fill STATE and registers themselves."""
 
     run: Callable[[int], int]
     """(address of STATE) → EXIT_*"""
@@ -41,7 +41,7 @@ class Engine(Protocol):
 
 
 class Pending:
-    """What a host function returns when its result depends on something that has not happened.
+    """Stands for a host function's result that is not known yet.
 
     ``wait(timeout)`` blocks for at most so many seconds (None: as long as it takes) and tells whether it has
     happened; it may be called from any thread, without the context's lock. ``resume()`` then gives what the

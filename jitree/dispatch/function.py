@@ -169,7 +169,7 @@ def host_call(callee: FunctionRecord, convention: CallingConvention, reference_t
 
 
 def host_registers(convention: CallingConvention) -> tuple[int, int]:
-    """How many value slots (an even number) and references the host's frame has for a call."""
+    """Counts value slots (even) and references of the host's frame."""
     counts = [register_counts(slots) for slots in register_slots(convention)]
     values, references = map(max, zip(*counts, strict=True))
     return values + 1 & ~1, references
@@ -189,9 +189,8 @@ Unpack = Callable[[Machine], list[Any]]
 
 
 def transfers(convention: CallingConvention) -> tuple[Pack, Unpack]:
-    """What puts arguments into the registers of the host's frame, and what takes results from there. Machine
-    code makes the usual calls, so nothing is generated for this: that would take longer than a first call's
-    kernel."""
+    """Gives what fills the host frame's registers and what reads results. Machine code makes the usual calls,
+    so nothing is generated for this: that would take longer than a first call's kernel."""
     sources, destinations = (
         [(VIEWS[str(item)], register_index(slot)) for item, slot in zip(items, slots, strict=True)]
         for items, slots in zip(

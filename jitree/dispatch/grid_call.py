@@ -1,4 +1,4 @@
-"""A call for each cell of a grid, made by a program in the host's frame.
+"""Calls a function for each cell of a grid, by a program.
 
 So going from one call to the next costs some instructions of whichever tier runs, and none of Python's own.
 """
@@ -29,8 +29,7 @@ _CONDITION_SIZE: Final = 4
 
 
 class GridCall:
-    """Calls of a function without results that share all arguments but the cell's x, y and z. All are
-    references and i32.
+    """Calls a function whose calls differ in the cell's x, y, z only. All are references and i32.
 
     The references in the host's frame are copied to the function, not moved, and stay from call to call.
     """
@@ -41,8 +40,8 @@ class GridCall:
     )  # fmt: skip
 
     def __init__(self, function: BytecodeFunction, ids: Sequence[int], counts: Sequence[int]) -> None:
-        """``ids`` are the positions of x, y, z among the arguments and ``counts`` of the numbers of cells
-        along x and y."""
+        """Takes positions of x, y, z among arguments and counts of cells. ``ids`` are the positions,
+        ``counts`` those of the numbers of cells along x and y."""
         self.function = function
         convention = function.convention
         sources, _ = register_slots(convention)
@@ -93,8 +92,8 @@ class GridCall:
         machine.pc = 0
 
     def resume(self, machine: Machine) -> None:
-        """Makes the machine ready to go on with one call that compiled code has left, by writing what the
-        host's frame must hold for it to end."""
+        """Makes the machine ready to go on with a left call. It writes what the host's frame must hold for
+        the call to end."""
         machine.begin(self.host)
         self._limit(machine, 1)
         frames, code = machine.frames, self.host.code_address

@@ -87,7 +87,7 @@ class Invoker(ContextGate):
 
     @property
     def ready(self) -> Machine | None:
-        """The machine of direct calls, if nothing of the context runs and the machine waits for nothing."""
+        """Returns the machine of direct calls, if nothing runs or waits."""
         return self._direct if self.gate[READY] else None
 
     def require_open(self) -> None:
@@ -140,7 +140,7 @@ class Invoker(ContextGate):
             self.gate[READY] = 1
 
     def carry_on(self, machine: Machine, entry: EngineEntry) -> None:
-        """What is left to do of a direct call after machine code has left for the first time."""
+        """Does the rest of a direct call that machine code has left."""
         if machine.state[STATE_PROMPT] == CONTENDED and not self.is_contended():
             machine.state[STATE_PROMPT] = PATIENT
         try:
@@ -186,8 +186,8 @@ class Invoker(ContextGate):
         return await self.drive(self._call(function, arguments, SUBMITTED), self.gate[CANCELS], {})
 
     async def drive(self, call: Call, begun: int, submitted: dict[Any, None]) -> list[Any]:
-        """Makes a call, which began with those cancellations and has submitted that so far, and awaits
-        whatever it waits for."""
+        """Makes a call and awaits whatever it waits for. It began with those cancellations and has submitted
+        that so far."""
         shortcomings = Shortcomings()
         step: Callable[[], Awaited] = partial(next, call)
         while True:
@@ -231,8 +231,8 @@ class Invoker(ContextGate):
         self._make(self._run(grid.function, take, start, grid.results, end))
 
     def finish(self, grid: GridCall, machine: Machine) -> None:
-        """Goes on with a call that compiled code made on ``machine`` and left in the middle: the state says
-        where, and all frames but the host's are written. The machine stays the caller's."""
+        """Goes on with a call that machine code left in the middle: the state says where, and all frames but
+        the host's are written. The machine stays the caller's."""
         self.functions[grid.host.address] = grid.host
         self._make(self._run(grid.function, lambda: machine, grid.resume, grid.results, self._clear))
 
@@ -273,8 +273,8 @@ class Invoker(ContextGate):
         begun: int,
         submitted: dict[Any, None],
     ) -> T:
-        """Takes a step of a call that others are made between, which ``shortcomings`` belong to, and what has
-        been submitted."""
+        """Takes a step of a call that others are made between. ``shortcomings`` and what has been submitted
+        belong to the call."""
         with self.entrance():
             nesting, others = self.gate[NESTING], self.shortcomings
             here = self.submissions.this_thread
@@ -314,7 +314,7 @@ class Invoker(ContextGate):
         results: Callable[[Machine], list[Any]],
         end: Callable[[Machine], None],
     ) -> Call:
-        """A call on the machine that ``take`` gives, after which ``end`` leaves it as it should be."""
+        """Makes a call on a machine that ``take`` gives and ``end`` leaves."""
         self.require_open()
         machine = take()
         try:
@@ -475,7 +475,7 @@ class Invoker(ContextGate):
         self._add_shortcomings(error)
 
     def _add_shortcomings(self, error: BaseException) -> None:
-        """Adds them to an error that ends a call of which expectations had failed before."""
+        """Adds failed expectations to the error that ends their call."""
         if self.shortcomings and self.gate[NESTING] == 1:
             text = self.shortcomings.take().message
             if isinstance(error, StatusError):

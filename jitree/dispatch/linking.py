@@ -114,7 +114,7 @@ class BytecodeInstance:
         self.record.release(self._table)
 
     def forget(self) -> None:
-        """Takes the function records back, which calls that still wait would need for their backtraces."""
+        """Takes back function records, which calls that wait would still need. Their backtraces name them."""
         self._records.forget(self.record)
 
 
@@ -123,7 +123,7 @@ def _convention(function: FunctionRecord) -> str:
 
 
 def _refuse(name: str, cconv: str, index: int, machine: Machine) -> bool:
-    """A call of an import that states no signature, of a function that needs one."""
+    """Refuses a call of an import without a signature where one is needed."""
     raise InvalidArgumentError(
         f"import '{name}' states no signature; the function has '{cconv}' and cannot be called"
     )
@@ -147,7 +147,7 @@ class _HostSite(NamedTuple):
         return address
 
     def refills(self, index: int, machine: Machine) -> bool:
-        """Whether machine code is to try a call again, as it has now what it lacked."""
+        """Whether machine code tries again, as it has what it lacked."""
         target = self.target
         refill = target.export.refill
         return (
@@ -265,8 +265,8 @@ def split_name(full_name: str) -> tuple[str, str]:
 
 
 def check_dependencies(module: BytecodeModule | HostModule, present: list[ModuleInstance]) -> None:
-    """NOT_FOUND if a module that this one requires is not registered before it, or is too old. Of several of
-    one name the last one counts, as imports are of that."""
+    """Raises NOT_FOUND for a required module that is missing or too old. Of several of one name the last one
+    counts, as imports are of that."""
     versions = {instance.module.name: instance.module.version for instance in present}
     for dependency in module.dependencies:
         version = versions.get(dependency.name)

@@ -1,4 +1,4 @@
-"""Functions of the C library, in the versions that the official runtime was linked with.
+"""Names the C library's functions in the official runtime's versions.
 
 Its wheels are built for a C library of before 2.29, which gave binary64 exp, exp2, log, log2 and pow new
 versions. The old ones are there still, and call the new ones, but for an invalid operand they answer +NaN

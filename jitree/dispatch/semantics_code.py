@@ -45,8 +45,8 @@ _COUNTING: Final = (
 
 @cache
 def texts() -> list[str]:
-    """The IR of all semantics functions, ``result @"semantics.add.i32"(arguments)``, and of what counts
-    references, to be inlined."""
+    """Gives the IR of all semantics functions, to be inlined. They are ``result
+    @"semantics.add.i32"(arguments)``, and what counts references."""
     made = dict(pair for group in spread(_made, COMPILED) for pair in group.items())
     for function in (
         *_COUNTING,
@@ -91,7 +91,7 @@ def _made(mnemonic: str) -> dict[str, str]:
 
 
 def _vector_math(mnemonics: Iterable[str]) -> str:
-    """One text, so that tables and rare functions, which these have in common, are there once."""
+    """Gives one text, so that shared tables are there once."""
     parts = (part for name in mnemonics for part in function_texts(name, f'@"{symbol(name)}"', 1))
     return "\n".join(dict.fromkeys(parts))
 
@@ -172,7 +172,7 @@ def _bits(target: Any) -> Emit:
 
 
 def _intrinsic(name: str) -> Emit:
-    """A function of LLVM that has one operand and a result of the same type."""
+    """Declares an LLVM function of one operand and its type."""
 
     def emit(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
         return builder.call(builder.module.declare_intrinsic(name, [given[0].type]), given)

@@ -214,8 +214,8 @@ class ContextGate(abc.ABC):
         return cancellation() if is_cancelled and self.lock._is_owned() else None  # type: ignore[attr-defined]
 
     def is_ended_by(self, scope: Scope, begun: int) -> Scope:
-        """Has :meth:`cancel` end a scope, which is open, as it does the call that began with those
-        cancellations. The scope."""
+        """Lets :meth:`cancel` end an open scope with its call. The call began with those cancellations. The
+        scope."""
         self.waiting[scope] = None
         if begun != self.gate[CANCELS]:
             scope.end(cancellation())

@@ -67,7 +67,7 @@ def _arguments(machine: Machine, site: CallSite) -> list[object]:
 
 
 def _with_spans(convention: CallingConvention, counts: Sequence[int], values: list[object]) -> list[object]:
-    """Values with those of each span in a list, as tuples where it has several."""
+    """Groups the values of each span, as tuples where it has several."""
     rest, remaining = iter(values), iter(counts)
     grouped: list[object] = []
     for item in convention.arguments:

@@ -86,7 +86,7 @@ def find_variants(module: BytecodeModule) -> Variants | None:
 
 
 def with_formats(module: BytecodeModule, variants: Variants, formats: Sequence[str]) -> BytecodeModule:
-    """The module with a format for each of its executables, in the order of ``variants.executables``."""
+    """Returns the module with executable formats in ``variants.executables``' order."""
     words = module.program.words.copy()
     for executable, wanted in zip(variants.executables, formats, strict=True):
         number = variants.formats.index(wanted)
@@ -214,7 +214,7 @@ class _Search:
         return int(semantic.function(*known)) if len(known) == len(operands) else None
 
     def _require_nothing_else(self, tables: set[int], covered: set[int], places: Container[int]) -> None:
-        """Nothing but tables depends on the replies, and tables are in front of all dispatches."""
+        """Requires that only tables, before all dispatches, depend on replies."""
         for instruction in self._instructions():
             if instruction.mnemonic == "global.store.i32" or instruction.pc in tables:
                 continue
@@ -230,7 +230,7 @@ class _Search:
     # -- what tables are about ---------------------------------------------------------------------------
 
     def _calls(self, block: Block) -> list[SsaInstruction]:
-        """The first calls that create or dispatch executables to which a block leads without a condition."""
+        """Lists first executable calls that a block reaches without a condition."""
         for _ in range(_MOST_STEPS):
             found = [each for each in block.instructions if self._called(each) in (_CREATE, *_DISPATCHES)]
             if found or len(block.successors) != 1:
@@ -239,7 +239,7 @@ class _Search:
         return []
 
     def _places(self, function: SsaFunction, calls: Sequence[Sequence[SsaInstruction]]) -> frozenset[int]:
-        """The globals that hold the executables which all cases of a table create or dispatch."""
+        """Lists globals of the executables that all cases use."""
         names = {self._called(call) for found in calls for call in found}
         if names == {_CREATE} and all(len(found) == 1 for found in calls):
             created = {found[0].results[0] for found in calls}

@@ -112,8 +112,8 @@ class TabledExecutable(LocalExecutable):
 
     @cached_property
     def _name_table(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-        """(address, length) of each function's name, of which machine code takes the first that is equal; and
-        the bytes. The length is -1 where only Python knows what is equal."""
+        """Tabulates (address, length) of function names, the first match being taken; and the bytes. The
+        length is -1 where only Python knows what is equal."""
         text = b"".join(self._names)
         content = np.frombuffer(text or b"\0", np.uint8)
         lengths = np.array([*map(len, self._names)], np.int64)

@@ -166,7 +166,7 @@ def _close(handle: int, keep: _Descriptor | None) -> None:
 
 @cache
 def _make_math_library_global() -> ctypes.CDLL | None:
-    """Compiled libraries use functions of the C math library without saying that they need it."""
+    """Loads the C math library, which compiled libraries use without saying so."""
     try:
         return ctypes.CDLL("libm.so.6", mode=os.RTLD_GLOBAL | os.RTLD_NOW)
     except OSError as error:  # where it is part of the C library, which is global anyway
@@ -290,8 +290,9 @@ class PluginLibrary(ImportProvider):
     """Loads a plugin, until no loader and no executable refers to it."""
 
     def __init__(self, library: _PluginFile) -> None:
-        """NOT_FOUND without query function, FAILED_PRECONDITION for another interface, UNAVAILABLE for
-        sanitizer builds, or the status that the plugin's load function returns."""
+        """Opens a plugin and checks its interface, else raises a status. NOT_FOUND without query function,
+        FAILED_PRECONDITION for another interface, UNAVAILABLE for sanitizer builds, or the status that the
+        plugin's load function returns."""
         self._library = library
         query = library.symbol(PLUGIN_QUERY_SYMBOL)
         if query is None:

@@ -75,7 +75,7 @@ def list_holds(items: Accessed, capacity: int) -> bool:
 
 
 def list_grows(items: Accessed, size: int) -> bool:
-    """Whether a list of which Python has no object got elements, so that there are as many."""
+    """Whether a list without a Python object grew to so many."""
     if not items or items.kind != KIND_LIST or items.owner != OWNER_CODE:
         return False
     if below(items.rank, size) or below(size, items.length):
@@ -219,7 +219,7 @@ def drop(entry: Entry, released: Released) -> None:
 
 
 def put(entry: Entry, register: int, released: Released) -> None:
-    """Puts a reference into a register in place of the one that is there, which is dropped."""
+    """Replaces a register's reference and drops the old one."""
     old = Entry(load64(register))
     store64(register, place_of(entry))
     drop(old, released)

@@ -53,8 +53,8 @@ class VmBuffer(Unique):
 
     @classmethod
     def alias(cls, source: Any) -> VmBuffer:
-        """A buffer over the bytes of an object with the buffer protocol (C-contiguous, any alignment);
-        writable when the source is. INVALID_ARGUMENT for anything else."""
+        """Makes a buffer over an object's bytes (C-contiguous, any alignment); writable when the source is.
+        INVALID_ARGUMENT for anything else."""
         data: Bytes
         try:
             data = np.frombuffer(source, np.uint8)
@@ -72,7 +72,7 @@ class VmBuffer(Unique):
     def parts(
         cls, table: HandleTable, source: memoryview, starts: Offsets, lengths: Offsets, access: int
     ) -> npt.NDArray[np.int64]:
-        """Handles of buffers over parts of bytes that cannot be written, given by first bytes and lengths."""
+        """Makes handles of read-only buffers over parts of bytes. First bytes and lengths give the parts."""
         whole: Bytes = np.frombuffer(source, np.uint8)
 
         first = address_of(whole)

@@ -222,9 +222,9 @@ class HandleTable:
         return None
 
     def wrap_later(self, count: int, make: _Make, fields: dict[str, npt.ArrayLike]) -> npt.NDArray[np.int64]:
-        """New references to ``count`` objects without ``leave_entry``, of which machine code needs no more
-        than the ``fields`` of their entries: arrays, or what all have. ``make`` makes one when Python asks
-        for it, given the table and the handle.
+        """Makes references to ``count`` objects whose entries hold ``fields``. They have no ``leave_entry``;
+        machine code needs no more than the fields: arrays, or what all have. ``make`` makes one when Python
+        asks for it, given the table and the handle.
 
         RESOURCE_EXHAUSTED when the table is full.
         """
@@ -258,12 +258,12 @@ class HandleTable:
 
     @property
     def _known_count(self) -> int:
-        """Objects that are referred to, without those of machine code that Python has never seen."""
+        """Counts referenced objects that Python has seen."""
         return len(self._addresses) + len(self._aliases) + len(self._later)
 
     def _require_room(self, most: int, count: int = 1) -> None:
-        """RESOURCE_EXHAUSTED where ``count`` more were more objects than bounds allow, with those that
-        machine code may make by itself."""
+        """Raises RESOURCE_EXHAUSTED where ``count`` more objects exceed the bounds. What machine code may
+        make by itself counts."""
         promised = 0 if self.handle_pool is None else self.handle_pool.promised
         if self._known_count + promised + count <= most:
             return
@@ -301,8 +301,8 @@ class HandleTable:
         return self.base + ENTRY.size * numbers
 
     def adopt(self, address: int, obj: object, kept: Sequence[int] = ()) -> None:
-        """From now on the entry of an object that machine code made is that of a Python object, with the
-        references that it has. The references that it ``kept`` are dropped."""
+        """Turns an entry of machine code's object into a Python object's. It keeps its references. The
+        references that it ``kept`` are dropped."""
         word = (address - self.base) >> 2
         traits = self._traits.get(type(obj)) or self._learn(obj)
         count = self.i32[word + _ENTRY.count]

@@ -53,7 +53,7 @@ TICK_SHIFT: Final = 16
 
 
 class GateRecord(MemoryRecord):
-    """Is what direct calls of a context look at and change, with the context's lock held."""
+    """Holds what direct calls of a context change under its lock."""
 
     ready: i64  # 1 while the machine of direct calls may be taken
     nesting: i64  # calls in progress, one inside the other

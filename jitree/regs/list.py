@@ -149,7 +149,7 @@ class VmList(Unique):
 
     @classmethod
     def of_references(cls, element_type: int, objects: Sequence[object]) -> VmList:
-        """A list of references to objects of a ref type, which is looked at when VM code sees the list."""
+        """Makes a list of references, checked when VM code sees it."""
         made = cls(element_type)
         if objects:
             words = array("q", (LIST_REF, 0)) * len(objects)
@@ -330,7 +330,7 @@ class VmList(Unique):
         self.words[index * _WORDS + 1] = converted
 
     def get_handle(self, index: int, type_id: int) -> int:
-        """The handle of the element (not a new reference) if it is of that type, else 0."""
+        """Returns a borrowed handle of an element's type, else 0."""
         tag = self._tag(index)
         if tag not in (LIST_EMPTY, LIST_REF):
             raise FailedPreconditionError(
@@ -373,7 +373,7 @@ class VmList(Unique):
         return self.size
 
     def __getitem__(self, index: int) -> object:
-        """An integer, a float, an object, or None for a null reference or an empty slot."""
+        """Returns an integer, float, object, or None for null or empty."""
         index = self._place(index)
         tag = self._tag(index)
         if tag not in (LIST_EMPTY, LIST_REF):
@@ -386,7 +386,8 @@ class VmList(Unique):
         return (self[index] for index in range(self.size))
 
     def __setitem__(self, index: int, value: object) -> None:
-        """Stores an integer (i64), a float (f64), an object or None, converted to the list's element type."""
+        """Stores a value, converted to the list's element type. It is an integer (i64), a float (f64), an
+        object or None."""
         index = self._place(index)
         if isinstance(value, (int, float)):
             code = LIST_F64 if isinstance(value, float) else LIST_I64

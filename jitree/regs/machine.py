@@ -226,7 +226,7 @@ class Machine:
         frames[frame + _FRAME.results] = results
 
     def caller_results(self) -> tuple[memoryview, int, Window]:
-        """The code of the calling function, where the list of destinations is in it, and its registers."""
+        """Returns the caller's code, which lists destinations, and its registers."""
         frames, frame = self.frames, self.frame - FRAME_WORDS
         caller = self.functions[frames[frame + _FRAME.function]]
         key = (frames[frame + _FRAME.values], frames[frame + _FRAME.refs])
@@ -247,7 +247,7 @@ class Machine:
         return (self.frames[frame + _FRAME.pc] - self.code_address) >> 2
 
     def _select(self, frame: int, function: FunctionRecord) -> None:
-        """Shows the registers and the code of a frame, which the caller then makes current."""
+        """Shows a frame's registers and code; the caller makes it current."""
         key = (self.frames[frame + _FRAME.values], self.frames[frame + _FRAME.refs])
         window = self._windows.get(key) or self._make_window(key)
         self.i32, self.i64, self.f32, self.f64, self.refs = window
@@ -271,7 +271,7 @@ class Machine:
         return window
 
     def revive(self) -> bool:
-        """Whether slow calls had ended for good, as Python ends a generator that it enters where its stack is
+        """Whether ended slow calls were renewed. Python ends a generator that it enters where its stack is
         full. They work again."""
         if self.slow_steps is None or self.slow_steps.gi_frame is not None:
             return False
@@ -279,8 +279,7 @@ class Machine:
         return True
 
     def reset(self) -> None:
-        """Forgets what a call that is over waited for, where machine code was to go on with it, and how much
-        of its time it has used."""
+        """Forgets an ended call's waits and used time. Machine code was to go on with them."""
         self.pending = self.completion = self.failure[0] = None
         self.state[STATE_WORDS.resume] = 0
         if self.state[STATE_WORDS.fuel] <= 0:
@@ -304,8 +303,8 @@ class Machine:
             self.table.release_owed()
 
     def locations(self, pc: int) -> Iterator[tuple[FunctionRecord, int]]:
-        """(function, word index in its code) of the instruction at ``pc`` and of each call that led to it,
-        innermost first; the host's frame is left out."""
+        """Lists (function, word index) of ``pc`` and its callers, innermost first; the host's frame is left
+        out."""
         word = pc
         for frame in range(self.frame, 0, -FRAME_WORDS):
             yield self.functions[self.frames[frame + _FRAME.function]], word
@@ -360,7 +359,7 @@ class Machine:
         self.state[STATE_WORDS.new_list] = handle_pool.new_list
 
     def publish(self, pc: int) -> None:
-        """Writes the state block so that machine code goes on at ``pc`` of the current frame."""
+        """Writes the state block for machine code to go on at ``pc``."""
         state, frames, frame = self.state, self.frames, self.frame
         state[STATE_WORDS.pc] = self.code_address + 4 * pc
         state[STATE_WORDS.values] = frames[frame + _FRAME.values]

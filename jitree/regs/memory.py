@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         """All bytes that it has, used or not."""
 
         def withdraw(self) -> None:
-            """Gives back what it does not use, also while machine code uses more at the same time."""
+            """Gives back unused bytes, while machine code may use more."""
 
     class Lender(Protocol):
         """Limits memory."""
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         def connect(self, handle_pool: ObjectPool) -> None: ...
 
     class ObjectPool(Protocol):
-        """Gives machine code the means to make objects of a table, and knows what it has made."""
+        """Lets machine code make a table's objects, and knows them."""
 
         @property
         def record(self) -> int:
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
             """Machine code has to ask before it makes more."""
 
         def make(self, table: Any, address: int) -> object:
-            """The Python object of an entry of the table, which knows it from then on
+            """Makes the Python object of a table's entry. The table knows it from then on
             (:meth:`HandleTable.adopt`, ``take_over``)."""
 
         def free(self, owed: list[int]) -> None:

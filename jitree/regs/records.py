@@ -1,4 +1,4 @@
-"""What machine code knows about modules and functions, and the Python view of the same.
+"""Records modules and functions for machine code, with Python's view.
 
 The memory follows MODULE, FUNCTION and IMPORT in :mod:`jitree.regs.layout`; it is written once, when a module
 gets its state in a context, and never moves. The Python views of functions and the calls of host functions
@@ -128,7 +128,7 @@ class FunctionRecords(dict[int, FunctionRecord]):
         raise KeyError(address)
 
     def forget(self, module: ModuleRecord) -> None:
-        """Takes the functions of a module out, those that the host runs for it too."""
+        """Removes a module's functions, those that the host runs too."""
         self.modules.remove(module)
         for address in [address for address, record in self.items() if record.module is module]:
             del self[address]
@@ -259,7 +259,7 @@ class ModuleRecord:
         return int(self._memory[_MODULE.code])
 
     def ordinal_at(self, address: int) -> int | None:
-        """The number of the function whose FUNCTION record is at an address, None of another module's."""
+        """Returns the number of a FUNCTION record, None of another module's."""
         ordinal, inside = divmod(address - self.address - MODULE.size, FUNCTION.size)
         return None if inside or not 0 <= ordinal < len(self.program.functions) else ordinal
 

@@ -40,7 +40,7 @@ _F64: Final = struct.Struct("<d")
 
 
 def stated_type(value: object) -> str | None:
-    """The name of a reference type that the class of an object states, or a class that it is derived from."""
+    """Returns the reference type name that a class or base states."""
     return getattr(type(value), "VM_TYPE", None)
 
 
@@ -88,7 +88,7 @@ class RefTypes:
             return number
 
     def _number_of(self, cls: type) -> int | None:
-        """The number that a class was registered with, or that of the type whose name it states."""
+        """Returns the number of a class, or of its stated type."""
         number = self._classes.get(cls)
         return self._ids.get(vars(cls).get("VM_TYPE", "")) if number is None else number
 
@@ -122,7 +122,7 @@ class RefTypes:
         return self._names.get(number, f"type {number}")
 
     def id_of(self, obj: object) -> int:
-        """The type number of an object by its class or the nearest registered base class.
+        """Returns an object's type number, by the nearest registered class.
 
         INVALID_ARGUMENT if the object cannot be a reference.
         """

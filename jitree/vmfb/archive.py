@@ -89,7 +89,7 @@ class Archive(NamedTuple):
 
     @staticmethod
     def open(source: Source, name: str | None = None) -> Archive:
-        """Opens a path, a bytes-like object (aliased, not copied) or a binary file (from its position on).
+        """Opens a path, bytes (aliased) or a binary file. The file is read from its position on.
 
         NOT_FOUND if there is no such file, PERMISSION_DENIED or UNAVAILABLE if it cannot be read,
         INVALID_ARGUMENT if it is not a module, RESOURCE_EXHAUSTED for a stream of more than 4 GiB.
@@ -169,8 +169,8 @@ def _is_file(source: object) -> TypeGuard[BinaryIO]:
 
 
 def separate_content(source: Source, most: int) -> memoryview:
-    """As :func:`content`, at most so many bytes of files too, and none that others can change or take away: a
-    mapping shows what becomes of its file."""
+    """Copies content that others can neither change nor take away. Of files too, as :func:`content`, at most
+    so many bytes. a mapping shows what becomes of its file."""
     if isinstance(source, (str, os.PathLike)):
         return _read_path(os.fspath(source), most, _read_part).toreadonly()
     return content(source, most)

@@ -54,7 +54,7 @@ def rule_of_code(module: ModuleTables) -> EntryRule:
 
 
 def _rule_of_function(module: ModuleTables, function: FunctionRow) -> EntryRule | None:
-    """The rule that the code of one function shows, None when both or neither would do."""
+    """Finds the rule that a function's code shows, else None. None stands for both and for neither."""
     tags = parse(function.cconv).argument_tags or ()
     ascending, first_fit = ascending_slots(tags), first_fit_slots(tags)
     if ascending == first_fit:
@@ -109,7 +109,7 @@ def _live_at_entry(module: ModuleTables, function: FunctionRow, universe: int) -
 
 
 def _live_out(record: InstructionRecord, live: dict[int, int]) -> int:
-    """Slots that the targets of a block's last instruction need, seen in front of the moves to them."""
+    """Lists slots that a block's targets need before its moves."""
     bits = 0
     for target, moves in record.exits():
         bits |= _before_moves(live.get(target, 0), moves)
@@ -153,7 +153,7 @@ def _accesses(
 def _list_tags(
     module: ModuleTables, function: FunctionRow, record: InstructionRecord
 ) -> dict[str, Sequence[int]]:
-    """Tags of the registers in the lists of a call or return, by operand name."""
+    """Maps operand names to register tags in call and return lists."""
     operands = record.named
     if record.instruction.mnemonic == "return":
         return {"values": parse(function.cconv).result_tags}

@@ -54,7 +54,7 @@ class DebugDatabase:
         return found[1] if found else 0
 
     def recorded_name(self, ordinal: int) -> str | None:
-        """The name in the source map with the number of the function, right or wrong; None without one."""
+        """Returns a function's name in the source map, right or wrong; None without one."""
         try:
             maps = self._source_maps()
             return (maps[ordinal].text(0) or None) if ordinal < len(maps) else None
@@ -108,9 +108,9 @@ class DebugDatabase:
         return [] if content is None else list(rows_of(_SOURCE_MAP_ENTRY, content))
 
     def _described(self, locations: Sequence[int]) -> list[str]:
-        """The lines of locations and of those that they refer to, depth first, each once. Lines that call
-        others come last: the one that exports a model to the compiler is in all of its locations, and says
-        nothing of any of them."""
+        """Lists lines of locations and of theirs, depth first, once. Lines that call others come last: the
+        one that exports a model to the compiler is in all of its locations, and says nothing of any of
+        them."""
         calls: dict[str, bool] = {}
         seen: set[tuple[int, bool]] = set()
         pending = [(location, False) for location in dict.fromkeys(reversed(locations))]

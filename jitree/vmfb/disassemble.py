@@ -284,7 +284,7 @@ def _block(target: int, blocks: Mapping[int, int]) -> str:
 
 
 def block_numbers(records: Sequence[InstructionRecord]) -> dict[int, int]:
-    """Number of each block of a function by the byte offset of its marker, in file order."""
+    """Numbers a function's blocks by their markers' byte offset. They count in file order."""
     markers = [record.offset for record in records if record.instruction.block_marker]
     return {offset: number for number, offset in enumerate(markers)}
 

@@ -221,8 +221,8 @@ def wanted(*columns: tuple[int, int, int, int]) -> npt.NDArray[np.int32]:
 
 
 def columns_of(parent: Table, slot: int, columns: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Of the tables of a vector, in a FlatBuffer that has been verified as a whole, a row for
-    each column that is wanted; no tables when the field is absent."""
+    """Reads rows of wanted columns from a vector of tables. The FlatBuffer has been verified as a whole; no
+    tables when the field is absent."""
     first, count = parent.vector(slot, 4) or (0, 0)
     values = np.zeros((len(columns), count), np.int64)
     buffer = parent.buffer

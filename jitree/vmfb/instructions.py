@@ -146,7 +146,7 @@ class InstructionRecord(NamedTuple):
         return {row.name: value for row, value in zip(self.instruction.operands, self.operands, strict=True)}
 
     def exits(self) -> Iterator[tuple[int, Moves]]:
-        """Where a block goes on that ends here, and what is moved on the way."""
+        """Lists where a block goes on, and what is moved there."""
         named = self.named
         for operand in self.instruction.operands:
             if operand.kind == "target":
@@ -210,7 +210,7 @@ _READERS: Final[dict[str, _Reader]] = {
 
 
 def read_instruction(body: bytes, offset: int, version: int) -> InstructionRecord:
-    """The instruction at a byte offset of a function body in a bytecode (major) version.
+    """Reads the instruction at a byte offset, by bytecode major version.
 
     Raises OUT_OF_RANGE when the body ends inside it, INVALID_ARGUMENT for an unknown opcode.
     """

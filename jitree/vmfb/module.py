@@ -146,9 +146,8 @@ def _read_root(root: Table, archive: Archive) -> ModuleTables:
 
 
 def read_for_bodies(archive: Archive) -> ModuleTables:
-    """The tables of a damaged file as far as function bodies can be checked by them. What cannot be read
-    allows everything, so that only what is wrong for certain is found. INVALID_ARGUMENT if the functions
-    cannot be read."""
+    """Reads a damaged file's tables as far as bodies need them. What cannot be read allows everything, so
+    that only what is wrong for certain is found. INVALID_ARGUMENT if the functions cannot be read."""
     with loading(archive.name):
         root = FlatBuffer(archive.flatbuffer).root(IDENTIFIER)
         bytecode = root.content(_BYTECODE)

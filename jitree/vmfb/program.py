@@ -61,7 +61,7 @@ class Signatures(Rows[FunctionSignature]):
 
 
 class DecodedFunction(NamedTuple):
-    """Where a function lies in the words of its program, and what its frame holds."""
+    """Says where a function's words lie and what its frame holds."""
 
     ordinal: int
     start: int
@@ -138,8 +138,8 @@ class DecodedModule:
         instruction_words: array[int],
         instruction_offsets: array[int],
     ) -> None:
-        """``site_words`` and ``site_segments`` say of each call of an import where it is, and where in the
-        bytecode its segment counts are (-1 without)."""
+        """Takes the import call sites and their segment counts. ``site_words`` says where each call is,
+        ``site_segments`` where in the bytecode its counts are (-1 without)."""
         self._module: Final = module
         self._site_words: Final = site_words
         self._site_segments: Final = site_segments
@@ -162,7 +162,7 @@ class DecodedModule:
         return len(self._site_words)
 
     def site_import(self, index: int) -> tuple[int, tuple[int, ...] | None]:
-        """The ordinal of the import that a call site calls, and the counts of its segments."""
+        """Returns the import's ordinal of a call site, and segment counts."""
         return int(self.words[self._site_words[index] + 3]), self._segments(index)
 
     def _segments(self, index: int) -> tuple[int, ...] | None:
@@ -198,8 +198,8 @@ class DecodedModule:
         return tuple(entry for (entry,) in rows_of(_ENTRY, bytecode[place + 2 : place + 2 + 2 * count]))
 
     def location(self, word: int) -> tuple[int, int]:
-        """(function ordinal, byte offset in the function) of the instruction that the word belongs to. A
-        branch stub has the location of its branch."""
+        """Returns (function ordinal, byte offset) of a word's instruction. A branch stub has the location of
+        its branch."""
         from bisect import bisect_right  # only failures ask for places
 
         ordinal = bisect_right(self.functions, word, key=lambda function: function.start) - 1

@@ -81,7 +81,8 @@ def is_mlir(data: memoryview) -> bool:
 
 
 def is_onnx(data: memoryview) -> bool:
-    """Whether it has the fields of an ONNX model, the version first, to its graph, which may be cut off."""
+    """Whether it has an ONNX model's fields, up to the graph. The version is first; the graph may be cut
+    off."""
     place = 0
     if bytes(data[:1]) != _VERSION:
         return False

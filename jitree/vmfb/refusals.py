@@ -51,7 +51,7 @@ _TAGS: Final = {
 def require_sound(
     module: ModuleTables, function: FunctionRow, signatures: Sequence[FunctionSignature]
 ) -> None:
-    """Raises the status of the first check that a function fails, with function, byte offset and mnemonic as
+    """Raises the status of the first failed check of a function. Function, byte offset and mnemonic are
     contexts."""
     for error in _BodyCheck(module, function, signatures).faults():
         raise _in_function(module, function, error)

@@ -175,8 +175,8 @@ class _Flow:
                 self._waiting |= self._callers[ordinal]
 
     def _follow(self, ordinal: int) -> None:
-        """Looks at all blocks of a function, the last one first, and again at those before a changed one. How
-        often that is may grow with the square of their number: a deadline ends it."""
+        """Looks at a function's blocks from the last, again where changed. How often that is may grow with
+        the square of their number: a deadline ends it."""
         blocks, known = self._blocks_of(ordinal), self._at_start[ordinal]
         before = self._before_each[ordinal]
         waiting = dict.fromkeys(blocks)
@@ -245,7 +245,7 @@ class _Flow:
     def _operands(
         self, ordinal: int, position: Position, operands: Sequence[int], extent: int, sized: Sized
     ) -> None:
-        """Adds the operands of an instruction that decides on a size, and makes it exact."""
+        """Adds operands of an instruction that decides on a size. It makes the instruction exact."""
         block, number = position
         words, start = block.words, block.starts[number]
         opcode = words[start]
@@ -300,7 +300,7 @@ class _Flow:
                 _add(sized, [source], self._arguments(callee)[slot])
 
     def _leaves_upper_half(self, ordinal: int, position: Position) -> bool:
-        """Whether a shift to the right is by half of the bits or more, from wherever it is reached."""
+        """Whether a right shift drops half of the bits, however reached."""
         block, number = position
         start = block.starts[number]
         amounts = self._constants(ordinal, position, block.words[start + 2])
@@ -308,7 +308,7 @@ class _Flow:
         return all(amount is not None and amount % (2 * half) >= half for amount in amounts)
 
     def _is_mask(self, ordinal: int, position: Position, register: int) -> bool:
-        """Whether a register holds a constant that takes more away than the lowest bits, as rounding does."""
+        """Whether a register's constant clears more than the lowest bits. Rounding clears those alone."""
         values = list(self._constants(ordinal, position, register))
         return all(value is not None and (value >= 0 or value & -value != -value) for value in values)
 
@@ -379,7 +379,7 @@ def _value_moves(moves: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _last_writer(block: WordBlock, number: int, register: int) -> int | None:
-    """Where the last instruction before a place in a block begins that writes a register."""
+    """Finds the last instruction before a place that writes a register."""
     words, starts = block.words, block.starts
     ends = [*starts[1:], len(words)]
     for start, end in reversed(list(zip(starts[:number], ends[:number], strict=True))):

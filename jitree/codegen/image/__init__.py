@@ -160,8 +160,7 @@ class Provider:
         return self.image
 
     def start(self) -> None:
-        """Has the image built at once, beside whatever else is built, if it is not there: it is going to be
-        waited for."""
+        """Has a missing image built at once, beside others: it is going to be waited for."""
         self._next_look = 0.0
         self._look(_full_priority)
 
@@ -171,7 +170,7 @@ class Provider:
             self._builder.work.want(self._builder.number(self.key))
 
     def put_aside(self) -> None:
-        """Has a builder that makes several images give way to the program when it makes this one."""
+        """Lowers a builder's priority for one of its several images."""
         if self._builder is not None:
             self._builder.work.put_aside(self._builder.number(self.key))
 
@@ -206,7 +205,7 @@ class Provider:
         return self.image
 
     def _look(self, niceness: Callable[[], int | None]) -> None:
-        """Maps the file if it is there, else sees to it that it is built; at most every 2 ms.
+        """Maps the file, or sees to it that it is built; at most every 2 ms.
 
         ``niceness`` gives the builder's, None for a builder that must not start yet.
         """
@@ -237,8 +236,7 @@ class Provider:
                 self._lock.release()
 
     def _background_niceness(self) -> int | None:
-        """None for the image of a program while as many of such builders are at work as leave the machine
-        usable.
+        """Gives a builder's niceness, None where enough are at work. The image is that of a program.
 
         The package's own images, which have no data, are few, and everything is slow without them."""
         count = processors()
@@ -341,7 +339,7 @@ def warn(title: str, reason: str, told: str = "") -> None:
 
 
 def processors() -> int:
-    """How many processors the process may use, also where the calling thread is bound to one."""
+    """Counts the process's processors, not those of a bound thread."""
     from jitree.base.available_resources import available_processors  # not for a first result
 
     return available_processors(os.getpid())
@@ -352,7 +350,7 @@ def _full_priority() -> int:
 
 
 def _nothing() -> None:
-    """Stands for a batch of several images, and for the niceness of a builder that is not to start."""
+    """Stands for a batch, or for a builder not to start."""
 
 
 def builders_at_work() -> int:

@@ -1,6 +1,4 @@
-"""Several images that one builder makes one after the other, on as many processors as there are: each is
-published when it is ready.
-"""
+"""Lets one builder make several images, on all processors: each is published when it is ready."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ class ImageBatch:
 
     @property
     def stated(self) -> float:
-        """Seconds of a processor that building all takes, as recipes state it, once a builder has started."""
+        """Estimates processor seconds of a batch, as its recipes state."""
         return sum(item.recipe.seconds - START_SECONDS for item in self.providers)
 
     @cached_property
@@ -134,14 +132,14 @@ class ImageBatch:
 
     @property
     def start_seconds(self) -> float:
-        """Until the builder, one that starts now if there is none, has imported what it needs."""
+        """Estimates the seconds until a builder has imported what it needs. One starts if there is none."""
         prepared = self._prepared
         if self._started is None or (prepared is not None and prepared.has_ended()):
             return START_SECONDS
         return max(START_SECONDS - (time.monotonic() - self._started), 0.0)
 
     def begin(self, niceness: int) -> None:
-        """Has a builder make those for which there is none, the one that waits if there is one."""
+        """Has a builder make missing images, a waiting one if possible."""
         with self._starting:
             wanted, prepared = self._wanted(), self._prepared
             if not wanted:

@@ -1,4 +1,4 @@
-"""Building images, in this process or as the builder process, each of which is used when it is ready.
+"""Builds images here or in a builder, each used when ready.
 
 The builder is started with a lock on the key's lock file that it inherits; the lock goes when it ends,
 however it ends.
@@ -151,8 +151,8 @@ class _Outcome(NamedTuple):
 def _work(
     recipes: Sequence[Recipe], keys: Sequence[bytes], target: Target, numbers: Iterable[int]
 ) -> list[_Outcome]:
-    """Builds images one after the other, and puts each into its place when it is ready. One that fails does
-    not keep others from being built."""
+    """Builds images in turn and publishes each when it is ready. One that fails does not keep others from
+    being built."""
     outcomes = []
     for number in numbers:
         recipe, key = recipes[number], keys[number]

@@ -69,8 +69,8 @@ class Builder:
         return self._code is not None
 
     def _change(self, change: Callable[[int], object]) -> None:
-        """Calls a function of the number of its process, which stands for no other one meanwhile: the system
-        gives it away once a thread has asked for the status."""
+        """Calls a function of its process's number, while that is its own: the system gives it away once a
+        thread has asked for the status."""
         with _looking:
             if not self.has_ended():
                 with ignored(ProcessLookupError):  # the program has taken its status
@@ -261,8 +261,8 @@ class BuilderThread(Thread):
 
 
 class BuilderLimits(Unique):
-    """Limits builder processes, of which the system ends what takes more, and ends those at work with what
-    they work for. What they build is kept in the cache like any other image."""
+    """Limits builders, which the system ends above or with their process. What they build is kept in the
+    cache like any other image."""
 
     def __init__(self, seconds: float | None, memory: int | None) -> None:
         """``seconds``: of processor time; ``memory``: bytes of address space. None limits nothing."""

@@ -34,7 +34,7 @@ _MOST: Final = 1 << 16
 
 
 def close_others(kept: int) -> None:
-    """What the program lets its processes inherit would stay open as long as this one runs."""
+    """Closes inherited files, which would stay open as long as this runs."""
     try:
         found = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:

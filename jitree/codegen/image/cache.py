@@ -151,8 +151,8 @@ def _stated() -> _Stated:
 
 @cache
 def _absolute(path: str) -> str:
-    """Makes a path absolute that may be relative, for the rest of the process, which may change its current
-    folder while something is built. Where there is no current folder any more it cannot be used."""
+    """Makes a path absolute for the rest of the process. The current folder may change while something is
+    built. Where there is no current folder any more it cannot be used."""
     try:
         return os.path.abspath(path)
     except FileNotFoundError:
@@ -180,9 +180,8 @@ def _remove(folder: str, process: int) -> None:
 
 
 def _temporary_folders() -> tuple[str, ...]:
-    """As `tempfile` lists them, which however takes the current folder where no other can be written, and
-    fails without that: files of the current folder are not to be run, and programs run without a cache,
-    too."""
+    """Lists temporary folders as `tempfile`, but never the current folder. `tempfile` fails where that is
+    gone: files of the current folder are not to be run, and programs run without a cache, too."""
     stated = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
     return tuple(folder for folder in (*stated, *_TEMPORARY) if os.path.isabs(folder))
 
@@ -272,7 +271,7 @@ def store(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
 
 
 def store_here(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
-    """As :func:`store`, in the folder that the process that waits for it looks into, or nowhere."""
+    """Stores in the folder where the waiting process looks, or nowhere. See :func:`store`."""
     path = path_of(recipe, key)
     private_files.write(str(path.parent), path.name, encode(image, key, recipe.title))
     return path

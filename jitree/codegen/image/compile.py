@@ -70,7 +70,7 @@ def optimized_module(
 
 
 def _simplify(module: Any, builder: Any, passes: Sequence[str]) -> None:
-    """Inlines and finds what functions leave alone, then runs function passes over what is left."""
+    """Inlines, drops unused functions, then runs function passes."""
     whole = llvm.create_new_module_pass_manager()
     whole.add_always_inliner_pass()
     whole.add_global_dead_code_eliminate_pass()

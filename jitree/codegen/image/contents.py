@@ -99,9 +99,9 @@ def clear() -> tuple[int, int]:
 
 
 def shrink(limit: int, kept: Container[Path]) -> None:
-    """Removes the images that were not used for longest until the rest is within ``limit`` bytes, what
-    killed builders left, and files that are too long to be images, instead of which all images would have to
-    go. ``kept`` ones stay whatever their size."""
+    """Removes images not used for longest, down to ``limit`` bytes. What killed builders left goes too, and
+    files that are too long to be images, instead of which all images would have to go. ``kept`` ones stay
+    whatever their size."""
     images = []
     for file in _files(place().folder):
         if file.suffix == SUFFIX and file.size <= private_files.LARGEST:
@@ -228,8 +228,8 @@ class Pack:
     """An open pack. ``load`` gives its images for this processor; any thread may call it."""
 
     def __init__(self, path: str) -> None:
-        """OSError for what cannot be opened, :class:`Mismatch` for any file that is no pack for this package
-        and processor."""
+        """Opens a pack; raises OSError or :class:`Mismatch`. The latter is for any file that is no pack for
+        this package and processor."""
         self._path = path
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not wait
         self._ending = Finalizer(partial(os.close, self._file))
@@ -279,7 +279,7 @@ class Pack:
         return sections
 
     def _choose(self, sections: list[PackedImages], start: int, length: int) -> None:
-        """Takes the images that are for this processor, or for the best of its levels."""
+        """Takes images of this processor, or of its best level."""
         order = [processor_key().hex(), *levels_here()]
         suiting = [item for item in sections if (item.requirement or item.processor) in order]
         if not suiting:

@@ -39,7 +39,7 @@ _NEVER_FULL: Final = 0.98
 
 
 def estimated(recipes: Sequence[Recipe], processors: int) -> float:
-    """Seconds until one builder has built images of one name, if nothing else uses so many processors."""
+    """Estimates seconds of one builder for images of one name. Nothing else uses so many processors."""
     total = _stated(recipes) * _pace(recipes)
     start = min(START_SECONDS, total)
     return start + (total - start) / max(1, min(len(recipes), processors))
@@ -63,8 +63,8 @@ def _stated(recipes: Sequence[Recipe]) -> float:
 
 
 def note(recipes: Sequence[Recipe]) -> None:
-    """Keeps what this process and those that it has waited for have taken to build images of programs, all of
-    one name."""
+    """Keeps seconds that images of one name have taken. This process or one that it waited for has built
+    them."""
     times = os.times()
     seconds = times.user + times.system + times.children_user + times.children_system
     stated = _stated(recipes)

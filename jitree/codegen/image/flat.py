@@ -57,7 +57,7 @@ def to_json(recipes: Iterable[Recipe]) -> bytes:
 
 
 def from_json(text: bytes, file: BinaryIO) -> list[Recipe]:
-    """The recipes of :func:`to_json`, with their data read from a file, in the same order."""
+    """Reads recipes of :func:`to_json` in order, data from a file."""
     import json
 
     return [
@@ -187,7 +187,7 @@ def _image(parts: _Parts) -> FlatImage:
 
 
 def _stays_inside(image: FlatImage) -> bool:
-    """Whether all places that an image names are in its code, or at the end of it."""
+    """Whether all places of an image are in its code or at its end."""
     size = len(image.code)
     if len(image.rebase) % _WORD or max(image.entries.values(), default=0) > size:
         return False

@@ -1,4 +1,4 @@
-"""Computes the key of an image that is built here, and finds the packages that decide it.
+"""Computes keys of images, and finds packages that decide them.
 
 The key tells whether a file in the cache is still that image. It does not import the compilers: their
 versions are read from their version files. Where this process has its packages from, the builder process is
@@ -49,7 +49,7 @@ def _is_current(entry: str) -> bool:
 
 
 def key_of(recipe: Recipe) -> bytes:
-    """The key of an image that this package makes here, with the compiler that is installed."""
+    """Computes an image's key, with this package and compiler."""
     return key_for(source_key(recipe), environment(recipe.processor))
 
 
@@ -65,7 +65,7 @@ def source_key(recipe: Recipe) -> bytes:
 
 
 def environment(level: str = "") -> bytes:
-    """A digest of the processor that images are made for, one of a level or this one, and of the compiler."""
+    """Digests the processor or level, and the compiler."""
     return hashed((processor_key(level), *_versions()))
 
 

@@ -181,8 +181,8 @@ def link(
     notes: bytes = b"",
     base: FlatImage | None = None,
 ) -> FlatImage:
-    """Lays out and relocates objects, after a copy of ``base``, whose entries they may call. ``entries``
-    names the functions to be called from outside.
+    """Lays out and relocates objects after a copy of ``base``. They may call its entries. ``entries`` names
+    the functions to be called from outside.
 
     Raises NOT_FOUND for symbols that no object defines, ALREADY_EXISTS for those that two define,
     UNIMPLEMENTED for relocation types or machines without a row in

@@ -1,4 +1,4 @@
-"""Images that come with the package, so that the first program on a machine need not wait for a builder.
+"""Finds images of the package, for which nobody waits.
 
 There is one of each image that depends on nothing but the package, for each of :data:`LEVELS`. Which of them
 a process maps follows from the processor alone: that they are those of the package is for tests to say.

@@ -143,7 +143,7 @@ class WorkList:
         self._put(number, _PUT_OFF)
 
     def _put(self, number: int, kind: int) -> None:
-        """A process that takes the image in this moment may do so twice, and finds it there."""
+        """Puts work back; a process may do it twice and find it."""
         word = self._words[number]
         if word != _NOT:
             self._words[number] = kind * _KINDS + word % _KINDS

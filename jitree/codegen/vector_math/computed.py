@@ -294,7 +294,8 @@ def cosine_rows() -> list[Pair]:
 
 
 def quarter_turns() -> Iterator[float]:
-    """2**(e - 150) * 2 / pi modulo 4, for exponents as binary32 counts them, in pieces of 28 bits each."""
+    """Tabulates 2**(e - 150) * 2 / pi modulo 4 in pieces. Exponents are counted as binary32 does; a piece has
+    28 bits."""
     precision = 400
     for exponent in range(FIRST_EXPONENT, 255):
         scale = precision + exponent - 150

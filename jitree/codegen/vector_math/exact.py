@@ -1,4 +1,4 @@
-"""The functions of vector math for arguments where 40 bits do not decide how a result is rounded.
+"""Computes vector math where 40 bits do not decide the rounding.
 
 Numbers are pairs of binary64 numbers, a value and what it lacks: some 100 bits. Each step rounds by itself.
 The functions come from two series, of exp and of sine and cosine: a logarithm or an angle is an approximation
@@ -121,7 +121,7 @@ def log1p_exact(x: float) -> float:
 
 
 def erf_exact(x: float) -> float:
-    """erf of a positive number up to 7, by the derivatives in the nearest multiple of a table's step."""
+    """Computes erf up to 7 by derivatives at a table's multiple."""
     shifted = f64(x) * (1.0 / ERF_STEP) + ROUNDING_F64
     c = (shifted - ROUNDING_F64) * ERF_STEP
     h = f64(x) - c
@@ -189,7 +189,7 @@ def _rounded(value: Pair, power: float) -> float:
 
 
 def _exponential(x: Pair) -> tuple[Pair, float]:
-    """``(f, p)``, where exp(x) is (1 + f) * p, p a power of two."""
+    """Returns ``(f, p)`` of exp(x) = (1 + f) * p. p is a power of two."""
     shifted = x[0] * LOG2_E[0] + ROUNDING_F64
     exponent = shifted - ROUNDING_F64
     left = _add((x[0] - exponent * LN2_HIGH, x[1]), _scale(LN2_LOW, -exponent))
@@ -197,7 +197,7 @@ def _exponential(x: Pair) -> tuple[Pair, float]:
 
 
 def _expm1(r: Pair) -> Pair:
-    """exp(r) - 1 of a number below 0.36 in magnitude, all digits even if that is small."""
+    """Computes all digits of exp(r) - 1, below 0.36 in magnitude."""
     return _multiply(accumulate(_horner, exponential_rows, (0.0, 0.0), r), r)
 
 
@@ -219,8 +219,8 @@ def _exponents_logarithm(exponent: float) -> Pair:
 
 
 def _sine_and_cosine(x: float) -> tuple[Pair, Pair, int]:
-    """Sine and cosine of what is left of the magnitude of x without quarter turns, and these, as the low bits
-    of a number."""
+    """Returns sine and cosine of x's rest, and its quarter turns. Quarter turns are the low bits of a
+    number."""
     turns, *others = products_of_quarter_turns(x)
     shifted = (turns + others[0]) + ROUNDING_F64
     left = exact_sum(turns - (shifted - ROUNDING_F64), others[0])

@@ -142,7 +142,7 @@ def exp_f32(x: float) -> float:
 
 
 def exp_carefully(x: float) -> float:
-    """Where the value above might be rounded wrongly, or to fewer digits than a normal number has."""
+    """Computes exp where it might round wrongly or to few digits."""
     reduced, power = _reduced_exponent(f64(clamp(x, EXP_LOWEST, EXP_HIGHEST)))
     return _rounded(exp_reduced(reduced, power), exp_exact, x)
 
@@ -329,7 +329,7 @@ def _quotient(n: float, d: float) -> float:
 
 
 def _turned(x: float) -> tuple[float, int]:
-    """What is left of x without quarter turns, and these, as the low bits of a number."""
+    """Returns x without quarter turns, and these as low bits."""
     argument = f64(x)
     shifted = multiply_add(argument, TWO_OVER_PI, ROUNDING_F64)
     r = argument
@@ -387,7 +387,7 @@ ERF_SCALE: Final = 2.0**512
 
 
 def tanh_f64(x: float) -> float:
-    """tanh(c + h) by the theorem of addition, with the nearest c of a table; 1 - 2 / (exp(2x) + 1) beyond."""
+    """Computes tanh(c + h) by addition, c being a table's nearest; 1 - 2 / (exp(2x) + 1) beyond."""
     size = choose(x < 0.0, -x, x)
     limited = choose(size > TANH_TABLE_END, TANH_TABLE_END, size)
     shifted = limited * (1.0 / TANH_STEP) + ROUNDING_F64

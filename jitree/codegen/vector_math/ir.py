@@ -33,8 +33,8 @@ FUNCTIONS: Final[dict[str, Callable[..., float]]] = {
 def function_texts(
     mnemonic: str, symbol: str, lanes: int, linkage: str = "", other: Callable[..., float] | None = None
 ) -> tuple[str, ...]:
-    """Lines and definitions of a module that has the function, as ``symbol`` names it (with its @), over
-    scalars or vectors. Functions have texts in common: each text goes into a module once.
+    """Gives the lines and definitions of a function's module. ``symbol`` names it (with its @), over scalars
+    or vectors. Functions have texts in common: each text goes into a module once.
 
     Inlined into its callers, without any flag that would let LLVM change results. ``other`` stands for the
     function of the instruction.
@@ -52,7 +52,8 @@ Signature = tuple[tuple[str, ...], str]
 def _definition(
     writer: _Writer, function: Callable[..., Any], signature: Signature, name: str, attributes: str
 ) -> str:
-    """``name`` has the linkage, a place for the type of the result, and the symbol."""
+    """Writes a definition; ``name`` has linkage, type and symbol. The type of the result has a place in
+    it."""
     kinds, result_kind = signature
     arguments = [_Value(writer, kind, f"%a{n}") for n, kind in enumerate(kinds)]
     result = writer.value(_symbolic(function, writer)(*arguments), result_kind)
@@ -157,7 +158,7 @@ def _literal(value: float, kind: str) -> str:
 
 
 def _primitives(writer: _Writer) -> dict[str, Any]:
-    """What the names that vector math imports stand for in a function that is being written."""
+    """Maps imported names to what they write in a function."""
 
     def convert_to(kind: str, operation: str) -> Callable[[Any], _Value]:
         """Converts to a floating-point type; a value that has it already was rounded by its instruction."""
@@ -220,7 +221,7 @@ def _table(writer: _Writer, table: Callable[[], Sequence[Any]]) -> str:
 
 @functools.cache
 def _table_text(table: Callable[[], Sequence[Any]]) -> str:
-    """The definition of a table of numbers, or of rows of them one after the other."""
+    """Defines a table of numbers, or of rows in order."""
     rows = table()
     numbers = rows if isinstance(rows[0], float) else [number for row in rows for number in row]
     digits = struct.pack(f">{len(numbers)}d", *numbers).hex().upper()
@@ -289,7 +290,7 @@ def _branch(writer: _Writer, condition: _Value, value: _Value, otherwise: Callab
 
 
 def _rare_function(writer: _Writer, function: Any, kinds: list[str], result: str) -> str:
-    """The symbol of a function for one value, or of one that calls it for some lanes of vectors."""
+    """Names the function for a rare value, or for some lanes."""
     one = _Writer(1)
     symbol = f'@"math.{function.__name__}"'
     text = _definition(one, function, (tuple(kinds), result), f"internal {{}} {symbol}", "noinline cold")

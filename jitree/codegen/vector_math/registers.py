@@ -61,7 +61,7 @@ ERF_OF_PAIRS: Final = 2.0**-80
 
 
 def exp_lanes(x: float) -> float:
-    """2**n times 2**(k / 32) times exp(r), which is 1 + r and a rest.
+    """Computes 2**n times 2**(k / 32) times exp(r). exp(r) is 1 + r and a rest.
 
     r is below 0.01084 and exact: it ends at 2**-30 or before, or is x. The rest is below 2**-13.98; five
     steps round it by 2**-24, and it lacks r**5 / 120: 2**-35.5 in all, in relation to the power.

@@ -113,7 +113,8 @@ def cosine_rows() -> Pairs:
 
 @functools.cache
 def quarter_turns() -> Values:
-    """2**(e - 150) * 2 / pi modulo 4, for exponents as binary32 counts them, in pieces of 28 bits each."""
+    """Tabulates 2**(e - 150) * 2 / pi modulo 4 in pieces. Exponents are counted as binary32 does; a piece has
+    28 bits."""
     return _values("quarter_turns")
 
 
@@ -225,12 +226,12 @@ def clamp(x: float, lowest: float, highest: float) -> float:
 
 
 def power_of_two(shifted: float) -> float:
-    """2 to the power of an integer from -1022 to 1023 to which ROUNDING_F64 was added."""
+    """Returns 2 to an integer power from -1022 to 1023. ROUNDING_F64 was added to the integer."""
     return f64_of_bits(i64(i64(f64_to_bits(shifted) + 1023) << 52))
 
 
 def biased_power_of_two(shifted: float) -> float:
-    """2 to the power of an integer from -1022 to 1023 to which BIASED_ROUNDING_F64 was added."""
+    """Returns 2 to an integer power from -1022 to 1023. BIASED_ROUNDING_F64 was added to the integer."""
     return f64_of_bits(i64(f64_to_bits(shifted) << 52))
 
 
@@ -253,7 +254,8 @@ def expm1_reduced_exactly(r: float) -> float:
 
 
 def split(x: float) -> tuple[float, float]:
-    """``(exponent, f)`` of a positive number 2**exponent * (1 + f), 1 + f from sqrt(1/2) to sqrt(2)."""
+    """Splits a positive number 2**exponent * (1 + f): ``(exponent, f)``. 1 + f lies from sqrt(1/2) to
+    sqrt(2)."""
     offset = i64(f64_to_bits(x) - SQRT_HALF_BITS)
     mantissa = f64_of_bits(i64((offset & FRACTION) + SQRT_HALF_BITS))
     exponent = f64_of_bits(i64(i64(offset >> 52) + ROUNDING_F64_BITS)) - ROUNDING_F64
@@ -277,7 +279,7 @@ def arc_tangent(n: float, d: float) -> float:
 
 
 def bend_of_erf(c: float, h: float) -> float:
-    """``(erf(c + h) - erf(c)) / (h * s) - 1``, s being the slope in c, for abs(h) <= 1 / 512: 2**-59."""
+    """Computes ``(erf(c + h) - erf(c)) / (h * s) - 1``. s is the slope in c, abs(h) <= 1 / 512: 2**-59."""
     square = c * c
     fifth = c * (((8.0 / 45.0) * square - 8.0 / 9.0) * square + 2.0 / 3.0) * -0.25
     fourth = ((2.0 / 15.0) * square - 0.4) * square + 0.1
@@ -294,7 +296,7 @@ def defined_from(lowest: float, x: float, result: float, undefined: float) -> fl
 
 
 def products_of_quarter_turns(x: float) -> tuple[float, ...]:
-    """The magnitude of x, from 2**-31 up, times 2 / pi, modulo 4 quarter turns: exact products, the largest
+    """Multiplies the magnitude of x by 2 / pi, modulo 4. x is from 2**-31 up: exact products, the largest
     first. One value at a time."""
     bits = f32_to_bits(x)
     mantissa = f64(f32_of_bits((bits & MANTISSA_F32) | TWO_POWER_23_BITS))

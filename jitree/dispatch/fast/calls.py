@@ -142,8 +142,8 @@ def _enter(handler: Handler, function: str) -> tuple[str, str]:
 
 
 def _begin(handler: Handler, function: str, values: str, refs: str, results: str) -> None:
-    """Notes where the caller goes on and results go, makes the new frame current and goes to its code, the
-    machine code of the function if there is some."""
+    """Makes a new frame current and goes to its code. It notes where the caller goes on and where results go;
+    a function with machine code runs that."""
     frame = handler.pointer_field("%state", STATE["frame"])
     after = handler.element("i32", handler.place(0), handler.ordinal(1))
     handler.store_pointer(after, handler.field(frame, FRAME["pc"]))
@@ -240,7 +240,7 @@ def _condition(handler: Handler) -> str:
 
 
 def emit_two_ways(handler: Handler, condition: str, position: int) -> None:
-    """A real branch whose two sides dispatch separately, so that the processor predicts them apart. The
+    """Writes a branch whose two sides dispatch separately. The processor predicts them apart. The
     displacements if true and if false stand at a word position."""
     if_true, if_false = handler.fresh("true"), handler.fresh("false")
     handler.branch(condition, if_true, if_false)

@@ -180,8 +180,7 @@ _TYPES: Final = {"ref": "ptr", "i64": "i64", "f64": "i64"}
 
 
 def take(handler: Handler, operand: str) -> str:
-    """A counted reference out of a register that the words (ordinal, move flag) at an address name: moved
-    out, or copied."""
+    """Takes a counted reference out of a register named by two words: moved out, or copied."""
     register = handler.ref_place(handler.ordinal_at(operand))
     ref = handler.load_pointer(register)
     moved = handler.let(f"icmp ne i64 {handler.ordinal_at(handler.element('i32', operand, '1'))}, 0")
@@ -443,7 +442,7 @@ def _emitter(part: str) -> Callable[[Handler, str], None]:
 
 
 def _emit_loop(handler: Handler, name: str) -> None:
-    """The moves of the branch, then the comparison and the branch on it that stand after its words."""
+    """Writes the moves, the comparison and the branch of a loop."""
     loop = LOOP_BY_NAME[name]
     handler.spend()
     emit_moves(handler, loop.shape)

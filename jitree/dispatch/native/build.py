@@ -200,8 +200,8 @@ class _Moves(NamedTuple):
 
 
 def liveness(blocks: Mapping[int, BlockViews]) -> dict[int, int]:
-    """Word index of each instruction → the variables whose values are needed from there on. A branch that was
-    put between two blocks has the word index of the second one, which says the same."""
+    """Maps instructions to the variables whose values are needed from there. A branch that was put between
+    two blocks has the word index of the second one, which says the same."""
     at_start, at_end = dict.fromkeys(blocks, 0), dict.fromkeys(blocks, 0)
     order = sorted(blocks, reverse=True)
     written, needed = dict.fromkeys(blocks, 0), dict.fromkeys(blocks, 0)

@@ -26,7 +26,7 @@ _ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
 
 
 class Needs(NamedTuple):
-    """Room on the stack of a function and all that it calls, but for calls that check for themselves."""
+    """Counts stack of a function and its callees. Calls that check for themselves are not counted."""
 
     frames: int
     values: int
@@ -93,7 +93,7 @@ def _require_room(emitter: Emitter, needs: Needs) -> None:
 def _suspend(
     emitter: Emitter, label: str, instruction: SsaInstruction, following: SsaInstruction, source: ModuleSource
 ) -> None:
-    """Adds a block in which this function too leaves, in the middle of the call."""
+    """Adds a block in which this function too leaves its call."""
     registers = _during_call(emitter.registers, instruction)
     live = following.live
     for variable in instruction.outputs:
@@ -192,12 +192,12 @@ EMITTERS: Final[dict[str, Callable[[Emitter, SsaInstruction], None]]] = {
 
 
 def enter_symbol(ordinal: int) -> str:
-    """The symbol of the entry that runs a function whose frame has just been made."""
+    """Names the entry that runs a function with a new frame."""
     return f"enter.{ordinal}"
 
 
 def resume_symbol(ordinal: int) -> str:
-    """The symbol of the entry that goes on in the middle of a function, at one of its places."""
+    """Names the entry that resumes a function at a place."""
     return f"resume.{ordinal}"
 
 
@@ -281,8 +281,8 @@ def _call_and_deliver(
     arguments: Sequence[str] = (),
     after_exit: Callable[[str], None] | None = None,
 ) -> str:
-    """Calls and puts the results into the registers that the call of the interpreter wants them in. After a
-    side exit, ``after_exit`` is given the fuel."""
+    """Calls and puts results where the interpreter's call wants them. After a side exit, ``after_exit`` is
+    given the fuel."""
     kind = struct_type(function.results)
     registers = f"ptr %state, ptr %frame, ptr {entry.values}, ptr {entry.refs}, i64 %fuel"
     result = entry.let(f"call fastcc {kind} @{symbol}({', '.join([registers, *arguments])})")

@@ -73,7 +73,7 @@ def read_back(emitter: Emitter, instruction: SsaInstruction) -> None:
 
 
 class Shortcut:
-    """A fast path for the common case of an instruction, and the plain handler for others."""
+    """Handles an instruction's common case. The plain handler does others."""
 
     def __init__(self, emitter: Emitter, instruction: SsaInstruction) -> None:
         self._emitter = emitter

@@ -120,7 +120,7 @@ class Emitter(CheckedText):
         return self._once(expression) if is_steady else super().let(expression)
 
     def _once(self, expression: str) -> str:
-        """As :meth:`let`, of what has been the same since the code under construction had it last."""
+        """Does as :meth:`let` for what has not changed since."""
         name = self._known.get(expression)
         if name is None:
             name = self._known[expression] = super().let(expression)
@@ -211,7 +211,7 @@ class Emitter(CheckedText):
         return constant(value) is None and value not in self.borrowed
 
     def is_bindings(self, value: Value) -> bool:
-        """Whether a reference is a kernel's list of bindings, which are buffers and stay what they are."""
+        """Whether a reference is a kernel's list of bindings. They are buffers and stay what they are."""
         return not self.asks and value in self.borrowed and value is self.function.arguments[BINDINGS]
 
     def call(self, name: str, *arguments: str) -> str:
@@ -260,7 +260,7 @@ class Emitter(CheckedText):
         return self.let(f"select i1 {is_null}, ptr @null.entry, ptr {reference}")
 
     def kind(self, entry: str) -> str:
-        """What the object of an entry is (KIND_*), as long as something refers to it."""
+        """Reads the kind (KIND_*) of an entry's object. It holds as long as something refers to it."""
         return self._once(f"load i32, ptr {self.field(entry, ENTRY['kind'])}, align 4{ENTRIES}")
 
     # -- memory ----------------------------------------------------------------------------------------

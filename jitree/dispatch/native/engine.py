@@ -60,7 +60,7 @@ def attach_slow_calls(machine: Machine) -> None:
 
 
 def may_go_on(machine: Machine) -> bool:
-    """A call that must not hold up others gives way, and one that is watched says where it is."""
+    """Gives way or reports the place of a call, where asked to."""
     return machine.state[STATE_WORDS.prompt] != PROMPT and machine.seen is None
 
 
@@ -122,7 +122,7 @@ def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[No
 
 
 def attach(machine: Machine) -> None:
-    """Puts into a machine's STATE what the loop and compiled functions need and what never changes."""
+    """Puts constant addresses that machine code needs into STATE."""
     attach_library(machine)
     attach_slow_calls(machine)
 
@@ -201,8 +201,8 @@ def _run(run: Run, machine: Machine, promote: Promote) -> None:
 
 
 class AutoEngine:
-    """Runs by the compiled loop when that is there, until then in Python, and functions that run for long by
-    native code when that is there; a call in progress moves over."""
+    """Runs by Python, then the loop, then native code for long functions. Each is taken when it is there; a
+    call in progress moves over."""
 
     name = "auto"
 

@@ -226,7 +226,7 @@ def _not_worth_it(functions: Mapping[int, SsaFunction]) -> dict[int, str]:
 
 
 def _find_nests(row: FunctionSource, function: SsaFunction) -> tuple[list[Nest], tuple[str, ...]]:
-    """The nests of a function, and a line for each loop that was looked at."""
+    """Finds the nests of a function, with a line for each loop."""
     nests, lines = [], []
     for found in find(function):
         place = f"loop at word {found.loop.header.pc - row.start}"
@@ -242,8 +242,8 @@ def _find_nests(row: FunctionSource, function: SsaFunction) -> tuple[list[Nest],
 def _places(
     source: ModuleSource, row: FunctionSource, function: SsaFunction, nests: Iterable[Nest]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Loop headers, and where execution goes on after a ``yield`` and after calls of imports that may wait;
-    then the loop headers inside nests."""
+    """Lists loop headers and places after ``yield`` and waiting imports; then the loop headers inside
+    nests."""
     inner = {block for nest in nests for block in nest.loop.blocks - {nest.loop.header}}
     headers = [loop.header for loop in function.all_loops()]
     found = {header.pc for header in headers if header not in inner}

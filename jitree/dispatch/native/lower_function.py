@@ -389,7 +389,7 @@ class _CutNests:
             emitter.registers.update(instruction.changes)
 
     def _finish(self, writer: Writer) -> None:
-        """Decides, after the last guard, what runs, and writes the loops and effects in their order."""
+        """Decides what runs after the last guard, and writes it in order."""
         emitter = self._emitter
         start, end, going = self._decide(writer)
         emitter.raw(writer.taken())
@@ -410,7 +410,7 @@ class _CutNests:
                 lower_instruction(emitter, effect.instruction)
 
     def _decide(self, writer: Writer) -> tuple[str, str, str]:
-        """The first iteration of the loop that is cut, the one after the last, and whether anything runs."""
+        """Gives the cut loop's first iteration, its end, and whether anything runs."""
         last, begun = self._cut.nests[-1], self._begun[-1]
         assert last.level is not None
         count = begun.extent(last.level)

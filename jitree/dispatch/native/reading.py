@@ -1,4 +1,5 @@
-"""Reads decoded words of one function as blocks of instructions over variables (register and type).
+"""Reads a function's words as blocks of instructions over typed variables. A variable is a register and a
+type.
 
 Which values an instruction reads, writes, retains and drops follows the order in which the other tiers read
 and write registers, which matters where one instruction names a register twice.
@@ -275,7 +276,8 @@ def net_moves(moves: Sequence[Move]) -> list[Move]:
 
 
 def copies(moves: Sequence[Move]) -> dict[Variable, Variable]:
-    """Destination → source of every view that net moves copy, all read before any is written."""
+    """Maps destinations to sources of views copied, all read first. Only moves that change something
+    count."""
     found: dict[Variable, Variable] = {}
     for tag, source, destination in net_moves(moves):
         slots: tuple[tuple[int, int], ...] = ((source, destination),)

@@ -312,8 +312,8 @@ def result(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], 
 
 
 def _stated(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], lanes: int) -> Sequence[str]:
-    """Arguments, which have the types of the instruction table, as those of the semantics function, which may
-    look at the bits of floats."""
+    """Converts arguments of a row to those of the semantics function. That one may look at the bits of
+    floats."""
     kinds = _kinds(mnemonic)
     if mnemonic.startswith("select.f"):
         fences = (fenced(let, declare, kinds[-1], lanes, value) for value in arguments[1:])

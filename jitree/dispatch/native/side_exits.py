@@ -127,9 +127,9 @@ def slow(
     pc: int,
     imported: ImportEntry,
 ) -> int:
-    """Has the instruction at a word executed by its plain handler, on the registers in memory, and says what
-    came of it (SLOW_*). ``imported`` is the record of the import that is called, if any: functions of other
-    modules are the interpreter's."""
+    """Executes an instruction by its plain handler (gives SLOW_*). It works on the registers in memory.
+    ``imported`` is the record of the import that is called, if any: functions of other modules are the
+    interpreter's."""
     if (imported and imported.function != 0) or state.slow == 0:
         return SLOW_REFUSED
     side_exit(state, frame, values, refs, ordinal, pc, 1)
@@ -148,7 +148,7 @@ def allocate(state: MachineState, length: int) -> Entry:
 
 
 def is_paid(scratch: Scratch, length: int) -> bool:
-    """Whether a limit on memory, if there is one, has so many bytes for a buffer. They are taken."""
+    """Whether a limit on memory has the bytes of a buffer left. They are taken."""
     if scratch.lend == 0 or scratch.part != 0:
         return True
     room = atomic_load(scratch.room)
@@ -199,8 +199,8 @@ def mark_of(record: Packed, line: int) -> Atomic:
 
 
 def packed(state: MachineState, first: int, depth: int, blocks: int) -> int:
-    """How far the copies of blocks are from them, if all have one or get it now; else 0. ``first`` is the
-    address of the first one, which the others follow."""
+    """Gives distances to the copies of blocks, made where missing; else 0. ``first`` is the address of the
+    first one, which the others follow."""
     scratch = state.scratch
     if not scratch:
         return 0
@@ -226,7 +226,7 @@ def are_packed(record: Packed, line: int, depth: int, blocks: int) -> bool:
 
 
 def pack(record: Packed, line: int, depth: int, mark: int) -> bool:
-    """Whether the block at a line, which had this mark and so no copy, has one now."""
+    """Copies the marked block at a line, if there is room."""
     first = mark_of(record, line)
     if mark == _NEW:
         atomic_replace(first, _NEW, _MET)
@@ -246,7 +246,7 @@ def pack(record: Packed, line: int, depth: int, mark: int) -> bool:
 
 
 def is_claimed(record: Packed, line: int, depth: int) -> bool:
-    """Whether the lines of a block after its first one were free, and are taken for it."""
+    """Whether the lines after a block's first were free, then taken."""
     for taken in range(1, depth):
         if not atomic_replace(mark_of(record, line + taken), _NEW, _TAKEN):
             for given_back in range(1, taken):

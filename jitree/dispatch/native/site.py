@@ -52,7 +52,7 @@ class CheckedText(FunctionText, abc.ABC):
 
     @abc.abstractmethod
     def side_exit(self) -> str:
-        """The label to branch to where an instruction cannot be done here, and nothing of it has happened."""
+        """Names the label of an exit before anything has happened."""
 
     def require(self, condition: str) -> None:
         """A side exit unless the condition (i1) holds."""
@@ -115,7 +115,8 @@ class CheckedText(FunctionText, abc.ABC):
 
 
 class Site(abc.ABC):
-    """Operands are register operands, and literals the others, each counted in the order of the table."""
+    """Names the operands and literals of an instruction by their order. Operands are registers, literals all
+    others."""
 
     def __init__(self, text: CheckedText, mnemonic: str) -> None:
         self.text = text
@@ -168,7 +169,7 @@ class Site(abc.ABC):
 
     @abc.abstractmethod
     def element(self, number: int, offset: int, kind: str, shift: int, is_written: bool) -> str:
-        """The address of an element, ``1 << shift`` bytes, which must lie in a buffer."""
+        """Computes the address of ``1 << shift`` bytes within a buffer."""
 
     @abc.abstractmethod
     def extent(self, number: int, is_written: bool = False) -> tuple[str, str]:

@@ -267,14 +267,14 @@ def operand(value: Value) -> str:
 
 
 def is_neutral(value: Value) -> bool:
-    """A constant 0.0, 1.0 or their negative, with which LLVM takes arithmetic to change no bits."""
+    """Whether a float constant would let LLVM drop arithmetic. These are 0.0, 1.0 and their negatives."""
     bits = value.literals[0] if value.literals else 0
     one, sign = {"f32": (0x3F800000, 1 << 31), "f64": (0x3FF0000000000000, 1 << 63)}.get(value.type, (0, 0))
     return one != 0 and constant(value) is not None and bits & (sign - 1) in (0, one)
 
 
 def reverse_postorder(entry: int, successors: Callable[[int], Sequence[int]]) -> list[int]:
-    """The nodes reachable from the entry, each in front of those that follow it but for back edges."""
+    """Orders nodes before those that follow, but for back edges."""
     seen = {entry}
     finished: list[int] = []
     stack = [(entry, iter(successors(entry)))]

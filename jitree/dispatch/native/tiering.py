@@ -40,7 +40,7 @@ def recipe(program: DecodedModule, name: str) -> image.Recipe:
 
 
 class NativeModule:
-    """The native code of one module, or of some of its functions, shared by its states in all contexts."""
+    """Holds native code of a module, shared by its states. It may have some of its functions only."""
 
     def __init__(self, provider: image.Provider) -> None:
         self.provider = provider

@@ -109,7 +109,7 @@ def _call_told(site: Callable[[Machine], int], number: int, machine: Machine) ->
 
 
 def _call_across(machine: Machine, pc: int) -> int:
-    """Calls a function of another bytecode module, or fails for an import that was not found."""
+    """Calls another module's function, or fails for a missing import."""
     code, module = machine.code, machine.module
     callee = module.function_imports[code[pc + 3]]
     if callee is None:

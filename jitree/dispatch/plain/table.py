@@ -26,7 +26,8 @@ _list: Final = reference_to(VmList, "list")
 
 
 def require_type(machine: Machine, handle: int, type_index: int) -> None:
-    """INVALID_ARGUMENT unless a handle is null or of the type at an index of the module's type table."""
+    """Raises INVALID_ARGUMENT for a handle of another type than stated. Null passes; the type is an index
+    into the module's table."""
     if handle:
         table = machine.table
         expected, actual = machine.module.types[type_index], table.kind(handle)

@@ -259,7 +259,7 @@ class WorkerContext:
             self._refill()
 
     def _require_going_on(self, ordinal: int, parts: int) -> None:
-        """Raises why a workgroup that left machine code, cut into so many parts, is to end, if it is."""
+        """Raises why a workgroup that left machine code must end. It is cut into so many parts."""
         try:
             if self._machine.state[STATE_WORDS.outcome] == SLOW_LOOK:
                 raise_failure(self._machine)
@@ -306,7 +306,7 @@ class WorkerContext:
                 buffer.show(self._memory.array[start : start + self._table.i64[word + _ENTRY.length]])
 
     def _settle(self) -> None:
-        """The scratch buffers that are in use become such as the VM makes, the others are dropped."""
+        """Turns scratch buffers in use into the VM's, drops others."""
         table, unused = self._table, self._lease.free
         self._lease.begin(0, 0, 0, 0)
         while unused:

@@ -139,7 +139,7 @@ class Workers(Finalized):
         return self._failures.pop(result, None)
 
     def _tell_cost(self, ordinal: int, nanoseconds: int, workgroups: int) -> None:
-        """Says what workgroups of a kernel that the VM runs take of a processor (ENTRY_INTERPRETED)."""
+        """Records the processor time of interpreted workgroups (ENTRY_INTERPRETED)."""
         self._nanoseconds += nanoseconds
         row, executor = ordinal * _ENTRY_WORDS, native_executor()
         if executor is not None and workgroups > 0 and self.entries[row + _ENTRY_POINT.code] == _RUN_ADDRESS:
@@ -193,7 +193,7 @@ class _Function:
         return self._workers.fail(error, self._label, dispatch, workgroup)
 
     def run(self, dispatch: int, workgroup: int) -> int:
-        """Runs a span on the VM, as far as it is not sooner done by compiled kernels."""
+        """Runs a span on the VM until compiled kernels are sooner."""
         if self._compiled is not None and not self._compiled.has_left(self._ordinal):
             try:
                 if self._compiled.look(self._ordinal, _beginning(dispatch, workgroup)):
@@ -210,7 +210,7 @@ class _Function:
         return result
 
     def slow_path(self, dispatch: int, workgroup: int) -> int:
-        """Runs a span that found no worker context, or that has to wait for compiled kernels."""
+        """Runs a span that waits for a context or for kernels."""
         assert self._compiled is not None
         try:
             will_be_told(self)
@@ -232,7 +232,7 @@ class _Function:
         return 0
 
     def finish(self, dispatch: int, workgroup: int, context: int) -> int:
-        """Runs the rest of a workgroup that left machine code, where that is not what its first part does."""
+        """Runs the rest of a workgroup that machine code left. It is not what its first part does."""
         assert self._compiled is not None
         try:
             own, parts = self._compiled.context(context), KernelDispatch(dispatch).parts

@@ -240,7 +240,7 @@ class CompiledKernels(Finalized):
                 self._batch.order(gaining, (*gains, *policy.dearest()))
 
     def _ask(self, ordinal: int, running: Running) -> None:
-        """Has kernels built as the policy wants them, and uses this one if it is there."""
+        """Has kernels built as the policy wants, and uses one there."""
         batch, policy, wanted = self._batch, self._policy, self._batch.providers[ordinal]
         batch.gives_way = policy.share != LATER
         if policy.builds:
@@ -304,7 +304,7 @@ class CompiledKernels(Finalized):
             self._use(ordinal, provider.image)
 
     def _use(self, ordinal: int, ready: image.Image | None) -> None:
-        """Has a kernel run as machine code from now on, if it is there and can."""
+        """Runs a kernel as machine code from now on, if possible."""
         if ready is None or self.has_left(ordinal):
             return
         if not ready.addresses:

@@ -204,8 +204,8 @@ def estimate(
 
 
 def saved(rest: LeftToDo, builds: Sequence[float]) -> dict[int, float]:
-    """Seconds that the machine code of each kernel saves a call, the kernel with most first. ``builds``: what
-    building each takes, where nothing else runs."""
+    """Lists seconds a call that machine code saves, the most first. ``builds``: what building each takes,
+    where nothing else runs."""
     gains = {kernel: (seconds / rest.threads) - builds[kernel] for kernel, seconds in rest.of_kernels.items()}
     return dict(sorted(gains.items(), key=lambda item: -item[1]))
 

@@ -48,9 +48,9 @@ def workgroups(
     first: int,
     last: int,
 ) -> int:
-    """Runs parts of workgroups (``KernelDispatch.parts`` each, often one) from one number up to another in a
-    worker context that is aimed at their memory. It stops after one that has released something, and at one
-    that has left: ``reached`` is then the number of the first that is not complete. WORKGROUP_*."""
+    """Runs parts of workgroups in a worker context aimed at them. A workgroup has ``KernelDispatch.parts``,
+    often one; they run from one number up to another. It stops after one that has released something, and at
+    one that has left: ``reached`` is then the number of the first that is not complete. WORKGROUP_*."""
     context.reached = first
     if not has_room(environment, context):
         return WORKGROUP_REFUSED
@@ -103,8 +103,7 @@ def workgroups(
 
 
 def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Workgroup) -> int:
-    """Runs the workgroups of a span in a worker context, and has Python do what they leave to it: 0, or the
-    number of a failure."""
+    """Runs a span's workgroups in a worker context; Python does rests: 0, or the number of a failure."""
     first = group.first
     last = group.last
     if first >= last:
@@ -169,7 +168,7 @@ def finish(
 def take_context(
     environment: KernelEnvironment, dispatch: KernelDispatch, group: Workgroup
 ) -> WorkerContextRecord:
-    """A worker context that no other thread has, aimed at the memory of a span; none if all are taken."""
+    """Takes an unused worker context, aimed at a span's memory; none if all are taken."""
     count = dispatch.binding_count
     if count > MAXIMUM_BINDINGS:
         return WorkerContextRecord(0)
@@ -194,7 +193,7 @@ def take_context(
 
 
 def is_news(environment: KernelEnvironment, address: int, index: int) -> bool:
-    """Whether the kernel may store to constants at an address, and copies of these may still be read."""
+    """Whether a kernel may store to constants whose copies are read."""
     is_known = below(address - environment.changed, environment.changed_size)
     return environment.stores >> index & 1 != 0 and not is_known
 
@@ -258,7 +257,7 @@ def let_go(context: WorkerContextRecord) -> int:
 
 
 def withdraw(scratch: Scratch) -> None:
-    """Takes back what a worker context has of a limit on memory and does not use. Any thread may."""
+    """Takes back the unused part of a context's memory limit. Any thread may."""
     room = atomic_load(scratch.room)
     while not atomic_replace(scratch.room, room, 0):
         room = atomic_load(scratch.room)

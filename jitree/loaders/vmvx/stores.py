@@ -33,7 +33,7 @@ _LOCAL, _CONSTANTS, _BINDINGS = range(3)
 
 
 def stored_bindings(source: ModuleSource, ordinal: int) -> int:
-    """A bit for each binding that the kernel, a function of the module, may store to."""
+    """Gives a bit for each binding that a kernel may store to. The kernel is a function of the module."""
     function = source.functions[ordinal]
     references = [register for kind, register in function.arguments if kind == REF]
     list_register = references[_BINDINGS]
@@ -91,8 +91,7 @@ def _moved_to(instruction: ReadInstruction) -> set[int]:
 def _hold(
     instruction: ReadInstruction, bindings: int | None, held: dict[int, int], numbers: dict[int, int]
 ) -> None:
-    """Adds what an instruction puts into registers to what these may hold, and to the numbers of its
-    block."""
+    """Adds an instruction's results to its registers and its block's numbers."""
     for output in instruction.outputs:
         if output.type == REF:
             held[output.slot] = held.get(output.slot, _NONE) | _taken(instruction, bindings, numbers)

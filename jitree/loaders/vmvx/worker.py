@@ -173,8 +173,8 @@ class Worker:
         bounds: Bounds = UNBOUNDED,
         starter: Engine | None = None,
     ) -> None:
-        """Links the executable's module to ``modules`` and runs its initialiser, by ``starter`` if there is
-        one; statuses as of :meth:`Context.register`."""
+        """Links the executable's module to ``modules`` and runs its initialiser. ``starter`` runs it if there
+        is one; statuses as of :meth:`Context.register`."""
         self.promotion = Promotion()
         engine = self.promotion.engine() if tier == "auto" else tier
         self.context = Context(RefTypes(), tier=engine, bounds=bounds)
@@ -205,8 +205,7 @@ class Worker:
             raise
 
     def prepare(self, binding_counts: Iterable[int]) -> None:
-        """Makes what the first dispatch of the first kernel needs, and what dispatches with so many bindings
-        need: they find it there."""
+        """Makes what first dispatches of a kernel and binding count need: they find it there."""
         for count in binding_counts:
             self._shown[count] = KernelArguments(self.context.table, count)
         if self._functions:
@@ -217,7 +216,7 @@ class Worker:
         self.context.close()
 
     def heed(self, dispatch: int) -> None:
-        """What runs next on this thread is to end when the job of this dispatch fails, or is interrupted."""
+        """Ends what runs next if its dispatch's job fails or stops."""
         self.context.table.is_halted = partial(interrupts.is_to_end, job_failure(dispatch))
 
     def call(self, ordinal: int) -> GridCall:
@@ -230,9 +229,9 @@ class Worker:
         return call
 
     def run(self, ordinal: int, dispatch: int, workgroup: int) -> int:
-        """Runs the workgroups of a span in order until one fails, or compiled kernels can take over; raises
-        what the VM does. How many have run. Of a span of parts, it runs the workgroups whose first part that
-        has: other workers that leave parts to the VM do nothing else."""
+        """Runs a span's workgroups until one fails or kernels take over; raises what the VM does. How many
+        have run. Of a span of parts, it runs the workgroups whose first part that has: other workers that
+        leave parts to the VM do nothing else."""
         state, first, last = read_span(dispatch, workgroup)
         parts = KernelDispatch(dispatch).parts
         if parts > 1:

@@ -26,7 +26,7 @@ _FUNCTION: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
 
 class Code(NamedTuple):
-    """Functions from the address of a record, and what they know of instructions and tables."""
+    """Groups functions of a record with what they know. That is instructions and tables."""
 
     decode: Callable[[int], int]
     """Decodes what a Decoder says; 1 if it accepts all functions."""

@@ -279,8 +279,8 @@ def field_of(reader: ColumnReader, table: int, slot: int) -> int:
 
 
 def first_alike(reader: ColumnReader, values: int, index: int) -> int:
-    """The first table with the same text as this one, among those of the last few texts; the text's places
-    and lengths are the two columns before."""
+    """Finds the first table with this text, among the last few; the text's places and lengths are the two
+    columns before."""
     lengths = values - 8 * reader.count
     places = lengths - 8 * reader.count
     place = load64(places + 8 * index)

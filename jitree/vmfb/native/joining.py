@@ -110,7 +110,7 @@ def add_instruction(decoder: Decoder, word: int, offset: int) -> None:
 
 
 def carry_comparison(decoder: Decoder, block: BlockRecord) -> None:
-    """Gives a branch to a block that only compares and branches a copy of that."""
+    """Copies a block of comparison and branch into what branches there."""
     branch = decoder.draft + 4 * block.exit_word
     block.header = 0
     rows = entry(decoder, decoder.tables.loops, shape_of(branch))
@@ -168,8 +168,8 @@ def shape_of(branch: int) -> int:
 
 
 def patch_edges(decoder: Decoder, block: BlockRecord, number: int, carried: int) -> None:
-    """Writes the displacements of the edges of a block to the exit of another that carries them from a
-    position on, or to its own."""
+    """Writes displacements of a block's edges to its exit. That is its own, or another's that carries them
+    from a position on."""
     index = block_at(decoder, number).first_edge
     end = end_of(decoder, number, block_at(decoder, number + 1).first_edge, decoder.edge_count)
     while index < end:
@@ -184,7 +184,7 @@ def patch_edges(decoder: Decoder, block: BlockRecord, number: int, carried: int)
 
 
 def stub_of(decoder: Decoder, block: BlockRecord, moves: Moves, target: int) -> int:
-    """The branch that does the moves of an edge, which others that carry the edge share."""
+    """Returns the branch with an edge's moves, shared by its carriers."""
     if moves.stub == 0:
         moves.stub = words_so_far(decoder)
         add_instruction(decoder, moves.stub, block.exit_offset)

@@ -233,7 +233,7 @@ def read_list(decoder: Decoder, at: int, kind: int) -> int:
 
 
 def emit_register(decoder: Decoder, operand: int, tag: int, moves: bool) -> bool:
-    """(tag, register) of an entry of a list that must hold what the tag says."""
+    """Writes (tag, register) of an entry that must have that tag."""
     if tag == TAG_REF_COPY:
         if not is_ref(decoder, operand):
             return False
@@ -444,8 +444,8 @@ def read_edge(decoder: Decoder, position: int, at: int) -> int:
 
 
 def move_tag(decoder: Decoder, at: int, end: int) -> int:
-    """What is moved at a position, where two slots that make up a pair on both sides count as one move;
-    REFUSED if it is not in the function's registers."""
+    """Returns the tag moved at a position, a pair as one; REFUSED if it is not in the function's
+    registers."""
     source = halfword(decoder.body + at)
     destination = halfword(decoder.body + at + 2)
     if source & REF_BIT:

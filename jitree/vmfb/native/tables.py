@@ -146,7 +146,7 @@ def _tree() -> dict[int, list[_Prefix]]:
 
 
 def _prefix_of(row: list[_Prefix], part: Part) -> _Prefix:
-    """The one that ends in a part, among those with its key, of which those with most links are first."""
+    """Finds the entry that ends in a part, by its key. Those with most links are first."""
     for prefix in row:
         if prefix.part == part:
             return prefix

@@ -243,7 +243,7 @@ class Body:
         return memory.load_lanes(access, pointer, mask)
 
     def _distance(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> NestOperand:
-        """The computed parts of an index together, which the guard has found to be small."""
+        """Adds the computed parts of an index, known to be small."""
         writer, total = self._writer, NestOperand("0", 1)
         for part, factor in access.computed:
             operand = self.value(region, part, offsets)

@@ -146,7 +146,7 @@ class Product(NamedTuple):
 
     @property
     def turned(self) -> bool:
-        """Elements are moved by 128, so that one factor is signed and the other is not."""
+        """Moves elements by 128, so that one factor is signed, one unsigned."""
         return self.contraction.any_order and self.element_signed == self.row_signed
 
 

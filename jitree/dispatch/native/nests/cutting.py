@@ -104,7 +104,7 @@ def _is_exact(structure: Structure, access: ElementAccess) -> bool:
 
 
 def _period(factor: Polynomial, extent: Polynomial, others: Sequence[Polynomial]) -> Polynomial:
-    """Where rows have room for more iterations than there are, what all larger factors are multiples of."""
+    """Gives the divisor of all larger factors, for rows with spare room."""
     numbers = [part.number for part in others]
     if factor.number is not None and None not in numbers:
         upper = gcd(*(number for number in numbers if number is not None and number > factor.number))
@@ -152,9 +152,8 @@ def _in_a_row(found: Sequence[Stride]) -> tuple[Stride, Stride] | None:
 
 
 def _is_counted_alike(nest: Nest) -> bool:
-    """Whether each loop of the same numbers runs as often, also those that have become one, where a guard
-    fails too: a number of iterations may be negative, a bound from outside and some more may wrap, and so may
-    the product of digits."""
+    """Whether loops of the same numbers run as often, guard or not: a number of iterations may be negative, a
+    bound from outside and some more may wrap, and so may the product of digits."""
     return all(product.number is not None for product in nest.reader.products) and all(
         level.initial.number is not None
         and (level.extent is not None or (level.initial.number == 0 and not level.unsigned))
@@ -190,8 +189,8 @@ class Cut(NamedTuple):
 
 
 def best_cut(nests: Sequence[Nest], scratch: set[Value]) -> Cut | None:
-    """The cut with the most parts of a kernel that consists of these nests, in their order; ``scratch`` are
-    its own buffers. None if there is none."""
+    """Gives the cut of a kernel's nests that makes most parts; ``scratch`` are its own buffers. None if there
+    is none."""
     if any(nest.reader.hoisted or nest.structure.is_empty for nest in nests):
         return None
     if sum(map(_work, nests)) < LEAST_WORK:
@@ -224,7 +223,7 @@ def _candidates(nests: Sequence[Nest]) -> Iterator[tuple[Nest, Level]]:
 
 
 def _with_digit(nest: Nest, access: ElementAccess, digit: Digit) -> tuple[Nest, Reading] | None:
-    """The nest's loop whose counter is that digit of an access, if need be after a loop has been parted."""
+    """Returns the loop whose counter is that digit of an access. If need be a loop is parted for it."""
     found = _loop_of(nest, access, digit)
     if found is not None:
         return nest, found
@@ -304,7 +303,7 @@ class _Cutter:
         return all(store.buffer in self._scratch for store in nest.structure.stores)
 
     def _is_filled(self, parts: Sequence[NestPart], buffer: Value) -> bool:
-        """Whether the first nest that touches a buffer writes all elements that others touch, unread."""
+        """Whether a first nest writes all elements that others touch, unread."""
         touching = [
             (number, part.nest, access)
             for number, part in enumerate(parts)
@@ -327,8 +326,8 @@ class _Cutter:
         )
 
     def _is_repeated(self, number: int, nest: Nest, level: Level) -> bool:
-        """Whether each part runs all of a nest, so little work that it is not to decide how large parts are:
-        sums that are cleared, many at once."""
+        """Whether each part repeats a whole nest of little work. Such a nest does not decide how large parts
+        are: sums that are cleared, many at once."""
         if number == len(self._nests) - 1 or _unit(nest, level) in (None, 1):
             return False
         return self._is_scratch(nest) and _work(nest) * MOST_PARTS <= sum(map(_work, self._nests))

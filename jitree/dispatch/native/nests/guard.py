@@ -323,8 +323,8 @@ class Guard:
         return writer.let(f"add i64 {start}, {extra}") if extra else start
 
     def _require_apart(self, ranges: dict[ElementAccess, Range]) -> None:
-        """A store and another access share no byte, or are the same element in each iteration. Where the
-        order of accesses is kept, this concerns only loads that have been made in front."""
+        """Requires a store and an access to be disjoint or the same. Where the order of accesses is kept,
+        this concerns only loads that have been made in front."""
         stores = self._structure.stores
         hoisted = {self._structure.loads[value] for value in self._reader.hoisted}
         for number, store in enumerate(stores):
@@ -347,7 +347,8 @@ class Guard:
                 self._conditions.append(apart)
 
     def _require_injective(self, store: ElementAccess, order: Order) -> None:
-        """Each factor exceeds what the smaller ones reach together, or belongs to a loop of one iteration."""
+        """Requires each factor to exceed what smaller ones reach together. A loop of one iteration passes
+        too."""
         writer = self._writer
         kind = self._kind(store)
         reach = "0"

@@ -81,7 +81,7 @@ class NestLoops:
         self._looks = Looks(writer, written, self._extents, nest.dependence.weight)
 
     def are_numbers_normal(self) -> str:
-        """Whether the instruction for pairs of bfloat16 numbers gives the bits that the loops give."""
+        """Whether the bfloat16 pair instruction gives the bits of the loops."""
         product = self._plan.product
         assert product is not None
         return PairRanges(
@@ -137,7 +137,7 @@ class NestLoops:
                 self._body.store(region, access, self._body.value(region, access.stored, {}), {})
 
     def _along_vector(self, counters: Counters) -> None:
-        """Tiles of several vectors, the whole vectors that are left, and the lanes that are left."""
+        """Writes tiles of vectors, then whole vectors, then single lanes."""
         level, plan, writer = self._plan.vector, self._plan, self._writer
         if level is None:
             self._along_tiled(counters, Tile(1, None))
@@ -193,7 +193,7 @@ class NestLoops:
         return self._extents[level].startswith("%") or (self._part is not None and self._part.level is level)
 
     def _in_tiles_and_pairs(self, level: Level, write: Callable[[Tile], Callable[[str], None]]) -> None:
-        """Whole tiles, then two vectors at a time and at last one, of which only some lanes may exist."""
+        """Writes whole tiles, then pairs, then one masked vector."""
         plan, writer = self._plan, self._writer
         start, end = self._bounds(level)
         tile, pair = plan.lanes * plan.vectors, plan.lanes * _PAIR
@@ -213,8 +213,8 @@ class NestLoops:
         self._span(level, pairs_end, end, plan.lanes, write_some(1))
 
     def _ends_with_one_tile(self, level: Level, start: str) -> bool:
-        """Whether what is left of the vector loop is more than a vector, and can be one tile: what two of its
-        vectors compute is the same, of sums that wait in registers."""
+        """Whether the rest of the vector loop can be one tile: what two of its vectors compute is the same,
+        of sums that wait in registers."""
         plan, count = self._plan, self._extents[level]
         if not plan.reductions or count.startswith("%"):
             return False
@@ -267,7 +267,7 @@ class NestLoops:
             self._span(level, *self._within(level, end, count), 1, write(1))
 
     def _multiple(self, count: str, factor: int) -> str:
-        """The greatest multiple of a power of two or a constant that is not more."""
+        """Rounds down to a multiple of a power of two or constant."""
         if not count.startswith("%"):
             return str(int(count) // factor * factor)
         rest = self._writer.let(f"urem i64 {count}, {factor}")
@@ -403,7 +403,7 @@ class NestLoops:
     def _add_products(
         self, products: Products, block: DepthBlock | None, sums: TileSums, values: list[str]
     ) -> list[str]:
-        """Products, so many iterations at a time as an instruction takes, and those that are left."""
+        """Adds products by instructions of several iterations, then what is left."""
         group, copies = products.group, sums.copies
         if block is None:
             begun = products.begun(copies, values)

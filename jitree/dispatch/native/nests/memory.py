@@ -212,8 +212,8 @@ class Memory:
     def column(
         self, region: NestRegion, access: ElementAccess, along: Level, offsets: Offsets, kind: str, group: int
     ) -> str:
-        """A column of a square of rows, which lie along the other loop, one for each lane; ``kind`` holds the
-        elements of a group of iterations."""
+        """Gathers a column of a square of rows, a lane each; ``kind`` holds the elements of a group of
+        iterations."""
         writer, lanes, vector = self._writer, self._plan.lanes, self._plan.vector
         assert vector is not None
         at = {**offsets, along: 0}
@@ -245,7 +245,7 @@ class Memory:
         return NestOperand(self.extended(access, text, lanes), lanes)
 
     def _row_of(self, region: NestRegion, fold: Fold, first: int) -> tuple[str, str]:
-        """The row of a vector's first lane, and the lanes that lie in the next one."""
+        """Gives the first lane's row, and the lanes of the next."""
         writer = self._writer
         known = region.rows.get((fold.level, first))
         if known is None:
@@ -327,7 +327,7 @@ class Memory:
         return self._writer.let(f"trunc {llvm_type('i32', lanes)} {text} to {self._vector(access, lanes)}")
 
     def _load_spread(self, access: ElementAccess, pointer: str, stride: int, mask: str | None) -> str:
-        """Lanes a few elements apart out of whole rows, the last of which ends with the last lane. Of masked
+        """Loads lanes a few elements apart out of whole rows. The last row ends with the last lane. Of masked
         rows only what lanes need is read."""
         writer, lanes = self._writer, self._plan.lanes
         kind, vector = ELEMENT_LLVM[access.element], self._vector(access, lanes)
@@ -351,7 +351,7 @@ class Memory:
         return result
 
     def _spread_mask(self, mask: str, stride: int, start: int) -> str:
-        """The elements of a row, from ``start`` after the first lane's, that lanes of a mask need."""
+        """Masks the elements of a row that lanes need, from ``start``."""
         lanes = self._plan.lanes
         elements = range(start, start + lanes)
         order = [lanes if element % stride else element // stride for element in elements]
@@ -417,7 +417,7 @@ def _join(writer: Writer, element: str, count: int, left: str, right: str) -> st
 
 
 def interleaved(writer: Writer, element: str, parts: int, rows: list[str]) -> list[str]:
-    """Transposes the squares of the parts of as many rows as a part has elements."""
+    """Transposes squares of as many rows as a part has elements."""
     size, count = 1, len(rows)
     while size < count:
         # Runs of `size` elements of two rows alternate: the lower halves of the parts, then the upper ones.

@@ -136,7 +136,7 @@ def _integer_power(kind: str) -> Emitter:
 
 
 def vector_functions(lanes: int) -> Mapping[str, Callable[..., float]]:
-    """The functions of vector mathematics that are written otherwise for vectors of so many lanes."""
+    """Names vector math functions written otherwise for so many lanes."""
     tables = lanes == registers.LANES and "avx512f" in processor.words("flags")
     return registers.FUNCTIONS if tables else {}
 

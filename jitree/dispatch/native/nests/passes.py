@@ -127,7 +127,7 @@ class Nest(PlannedNest):
     __slots__ = ()
 
     def emit(self, context: NestContext) -> str:
-        """LLVM IR after the label of the nest's first block, up to the end of the block ``context.done``.
+        """Writes a nest's IR from its first block to ``context.done``.
 
         It branches to ``context.deopt`` with nothing done when a guard fails.
         """
@@ -184,7 +184,7 @@ def find(function: SsaFunction) -> list[Nest | NestRefusal]:
 
 
 def _write_loops(writer: Writer, body: Body, part: LoopRange | None) -> None:
-    """The loops of a nest that has passed its guard, by the alternative plan where that is possible."""
+    """Writes a nest's loops after its guard, by the alternative if possible."""
     if body.alternative is None:
         NestLoops(writer, body, part).write()
         return

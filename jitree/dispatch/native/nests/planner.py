@@ -53,7 +53,7 @@ PACKED_DEPTH: Final = range(64, 1 << 20 | 1, PACKED_ROWS)
 
 @cache
 def accumulators() -> int:
-    """Vectors of 16 binary32 numbers that a tile may carry through its loops, beside what it loads.
+    """Counts binary32 vectors of 16 that a tile may carry. What it loads is not counted.
 
     16 of 32 registers with AVX-512. Elsewhere a vector takes two registers or four, and 6 of them do: 16
     made matrix products twice and convolutions four times as slow on AVX2.
@@ -164,7 +164,7 @@ class _Planner:
         )
 
     def _along_rows(self, plan: Plan, rows: Level | None) -> Plan | None:
-        """The plan of a reduction along rows that takes some at a time, not as lanes; None: it should not."""
+        """Plans a reduction along rows that takes some rows at a time; None: it should not."""
         if not self._reductions:
             return None
         extreme = extreme_of(self._structure, self._reductions[-1], plan.accumulators)
@@ -341,7 +341,7 @@ class _Planner:
         )
 
     def _are_reused(self, loads: Iterable[Value], vector: Level, tiled: Level | None) -> bool:
-        """Whether more than one tile along the tiled loop needs the same vectors of all these loads."""
+        """Whether several tiles need the same vectors of all these loads."""
         places = [self._dependence.place(self._structure.loads[value]) for value in loads]
         if tiled is None or any(tiled.counter in place for place in places):
             return False
@@ -374,8 +374,8 @@ class _Planner:
         )
 
     def _block(self, vector: Level, tiled: Level | None, width: int, together: int) -> int:
-        """As many iterations of the one reduction as the cache has room for what tiles share in them; 0 where
-        all are no more, or nothing is shared."""
+        """Counts reduction iterations whose shared data fit the cache: 0 where all are no more, or nothing is
+        shared."""
         counts = [level.count for level in self._reductions]
         if tiled is None or not counts or max(counts[:-1], default=1) > 1:
             return 0
@@ -392,8 +392,8 @@ class _Planner:
         return -(-counts[-1] // blocks)
 
     def _is_window(self, size: int) -> bool:
-        """Whether a tile of so many vectors, of elements that lie together, is small enough to be written for
-        all iterations of several reductions."""
+        """Whether a tile over several reductions is small enough to unroll. So many vectors of elements lie
+        together."""
         counts = [level.count for level in self._reductions]
         if sum(count > 1 for count in counts) < 2:
             return False

@@ -143,8 +143,7 @@ class Polynomial:
         return known
 
     def divided(self, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """(quotient, rest) by a positive constant, a value or a product of them, term by term; else (0,
-        itself)."""
+        """Divides by a positive constant or product, term by term: (quotient, rest); else (0, itself)."""
         factors, number = next(iter(divisor.terms.items()), ((), 0))
         if number <= 0 or len(divisor.terms) != 1:
             return Polynomial({}), self
@@ -215,7 +214,7 @@ class Interval(NamedTuple):
 
 
 def interval_of(polynomial: Polynomial, greatest: Callable[[Value], int]) -> Interval:
-    """The interval of a polynomial whose symbols lie between 0 and what ``greatest`` says of each."""
+    """Computes a polynomial's interval from the greatest value of each symbol."""
     low = high = 0
     for monomial, number in polynomial.terms.items():
         reach = number
@@ -227,8 +226,8 @@ def interval_of(polynomial: Polynomial, greatest: Callable[[Value], int]) -> Int
 
 
 def is_narrow(polynomial: Polynomial) -> bool:
-    """Whether its value has at most 60 bits, whatever its symbols are, if the guard lets them pass. Such a
-    polynomial is the program's number, and so are sums of a few."""
+    """Whether a value has at most 60 bits once the guard passes. Such a polynomial is the program's number,
+    and so are sums of a few."""
     return polynomial.bits(SYMBOL_BITS) <= NARROW_BITS
 
 

@@ -69,7 +69,7 @@ class Products:
         return self._less(copies, values[: len(copies)], added)
 
     def begun_in_panel(self, copies: Sequence[Offsets], values: list[str], panel: Panel) -> list[str]:
-        """The same in front of a block of the reduction, whose panel ends with these sums."""
+        """Begins sums in front of a block that its panel ends with."""
         rows = self._rows(copies).items()
         added = {row: self._load(panel.sums, offsets.get(self._vector, 0)) for row, offsets in rows}
         return self._less(copies, values, added)
@@ -89,7 +89,7 @@ class Products:
         return tuple(offsets.get(level, 0) for level in self._structure.levels if access.step(level).terms)
 
     def _rows(self, copies: Sequence[Offsets]) -> dict[tuple[int, ...], Offsets]:
-        """The words for which there are sums to be taken off, with the first copy that has them."""
+        """Lists words with sums to take off, with their first copy."""
         if not self._product.turned:
             return {}
         return {self._key(self.access, offsets): offsets for offsets in reversed(copies)}
@@ -156,8 +156,8 @@ class Products:
             yield self._memory.pointer(region, access, at)
 
     def _in_order(self, words: str, lanes: int) -> str:
-        """Words as they lie in memory, in the order in which the instruction adds their products: that of
-        bytes has none, the other begins with the upper half."""
+        """Orders words as the instruction adds their products: that of bytes has none, the other begins with
+        the upper half."""
         if not self._upper_first:
             return words
         operands = [words, words, self._writer.splat("i32", "16", lanes)]
@@ -267,7 +267,7 @@ class PairRanges:
         self, access: ElementAccess, levels: Sequence[Level], row: Level, counters: dict[Level, str],
         lanes: int, found: list[str],
     ) -> list[str]:  # fmt: skip
-        """The least and the greatest of each lane, in loops over all levels but the row's around it."""
+        """Finds least and greatest of each lane, in loops around the row."""
         if not levels:
             return self._row(access, row, counters, lanes, found)
         kind = llvm_type(f"i{8 * access.bytes}", lanes)

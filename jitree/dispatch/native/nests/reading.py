@@ -94,7 +94,7 @@ def _number(value: Value) -> float | None:
 
 
 def _changing(value: Value) -> Value | None:
-    """The one operand that is no constant, if the value never falls where that rises."""
+    """Returns the one varying operand that the value rises with."""
     numbers = [_number(operand) for operand in value.operands]
     if numbers.count(None) != 1 or not all(number is None or isfinite(number) for number in numbers):
         return None
@@ -106,7 +106,7 @@ def _changing(value: Value) -> Value | None:
 
 
 def _is_extreme(value: Value) -> bool:
-    """Whether a choice is the smaller or the greater one of what is compared for it."""
+    """Whether a choice takes the smaller or greater of its comparison."""
     condition, *chosen = value.operands
     return condition.operation in _COMPARISONS and (
         condition.operands == chosen or condition.operands == chosen[::-1]
@@ -114,7 +114,7 @@ def _is_extreme(value: Value) -> bool:
 
 
 def emit_part(w: Writer, mnemonic: str, n: int, operands: list[str]) -> str:
-    """The result of an instruction that is a part of an index, in few bits: lanes of 64 have no division."""
+    """Writes an instruction that is a part of an index: lanes of 64 have no division."""
     wide, narrow = llvm_type("i64", n), llvm_type("i32", n)
     if mnemonic == "cast.f32.si64":  # rounds halves away from zero
         rounded = w.intrinsic("round", "f32", n, operands)
@@ -432,8 +432,8 @@ class PolynomialReader:
         return is_wide(polynomial) and any(level is None or level.extent is None for level in levels)
 
     def _division(self, operation: str, polynomial: Polynomial, divisor: Polynomial) -> Polynomial | None:
-        """What a division gives of ``divisor * quotient + rest``, with a rest from 0 to the divisor and
-        nothing negative."""
+        """Divides ``divisor * quotient + rest`` where nothing is negative. The rest lies from 0 to the
+        divisor."""
         quotient, rest = polynomial.divided(divisor)
         interval = self._interval(polynomial)
         if interval is None or interval.low < 0 or not self._is_rest(rest, divisor):

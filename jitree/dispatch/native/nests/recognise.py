@@ -120,7 +120,7 @@ def _is_control(loop: SsaLoop, block: Block, instruction: SsaInstruction) -> boo
 
 
 def _is_settled_division(reader: PolynomialReader, instruction: SsaInstruction) -> bool:
-    """Whether it is a division that is known to succeed, because it is no division any more."""
+    """Whether a division is known to succeed, as none is left."""
     if not instruction.mnemonic.startswith(("div.i64", "rem.i64")):
         return False
     (result,) = instruction.results

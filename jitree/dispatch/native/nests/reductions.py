@@ -46,7 +46,7 @@ _ELEMENTS: Final = ("f32", "i32", "i16")
 
 @cache
 def has_masks() -> bool:
-    """Whether a load under a mask takes no longer than another, and keeps what the other lanes held."""
+    """Whether masked loads are as fast and keep the other lanes."""
     return "avx512f" in processor.words("flags")
 
 
@@ -83,7 +83,7 @@ def is_zero(writer: Writer, lanes: int, value: str) -> str:
 def extreme_of(
     structure: Structure, last: Level, accumulators: Mapping[Value, ElementAccess]
 ) -> Extreme | None:
-    """What a nest looks for in long rows of elements that lie together along its last reduction."""
+    """Finds what a nest seeks in long rows along its last reduction."""
     if len(accumulators) != 1 or (last.extent or 0) < LEAST_ROW:
         return None
     ((accumulator, store),) = accumulators.items()
@@ -216,7 +216,7 @@ class Fold(NamedTuple):
 def find_fold(
     structure: Structure, dependence: Dependence, vector: Level, candidates: Sequence[Level]
 ) -> Fold | None:
-    """The loop whose iterations continue those of the vector loop, and what is loaded of its rows."""
+    """Finds the loop that continues the vector loop, and its row loads."""
     width = vector.extent
     fits = all(access.element in _ELEMENTS for access in structure.accesses)
     if width is None or width not in _WIDTHS or not has_masks() or not fits:

@@ -92,7 +92,7 @@ def _size(divisor: Polynomial) -> tuple[int, int]:
 
 
 def _divisors(loop: SsaLoop, level: Level) -> Iterator[Polynomial]:
-    """What the variable is divided by in the loop, if that can be less than the number of iterations."""
+    """Lists divisors of the variable that are below the iterations."""
     probe = PolynomialReader(loop)
     probe.add(loop.header.parameters[0], level)
     for block in sorted(loop.blocks, key=lambda block: block.order):
@@ -151,7 +151,8 @@ def _joined(structure: Structure, reader: PolynomialReader, outer: Level, inner:
 
 
 def _splits(splits: Sequence[Split], outer: Level, inner: Level, level: Level) -> list[Split]:
-    """Those that know nothing of the two loops, and where these were the inner ones, the joined one."""
+    """Keeps splits that two joined loops leave valid. Where these were the inner ones, the joined one is
+    added."""
     found: list[Split] = []
     whole = None
     for split in splits:
@@ -167,8 +168,8 @@ def _splits(splits: Sequence[Split], outer: Level, inner: Level, level: Level) -
 def parted(
     structure: Structure, reader: PolynomialReader, level: Level, counts: Sequence[int]
 ) -> tuple[Structure, PolynomialReader]:
-    """The nest with several loops in place of one, which run so often, from the outermost. No value may
-    depend on the loop's counter other than through indices."""
+    """Parts one loop of a nest into several, outermost first. No value may depend on the loop's counter other
+    than through indices."""
     number = min(0, *(counter.number for counter in structure.counters)) - 1
     old, levels, position = level.counter, [], ZERO
     for offset, count in enumerate(map(Polynomial.constant, counts)):
@@ -246,7 +247,7 @@ def _never_negative(polynomial: Polynomial, structure: Structure) -> bool:
 
 
 def _factor(index: Polynomial, polynomial: Polynomial, counters: tuple[Value, ...]) -> int | None:
-    """The positive number that the index multiplies the counters of ``polynomial`` by, if all have one."""
+    """Returns the index's positive factor of all counters of ``polynomial``."""
     found: set[int] = set()
     for counter in counters:
         part, whole = polynomial.coefficient(counter).number, index.coefficient(counter).number

@@ -59,7 +59,7 @@ class Tile(NamedTuple):
     """The part of the last reduction that it runs over; None: all."""
 
     def places(self, plan: Plan) -> list[Offsets]:
-        """Where each copy of the nest's body is, in iterations from the tile's first ones."""
+        """Gives iterations from the tile's start for each copy."""
         loops = (plan.tiled, range(self.copies)), (plan.vector, self.firsts(plan.lanes))
         levels = [level for level, _ in loops if level is not None]
         ranges = [numbers for level, numbers in loops if level is not None]
@@ -88,8 +88,8 @@ def iterations(structure: Structure, plan: Plan, copies: Sequence[Offsets]) -> l
 
 
 def _factors(structure: Structure, plan: Plan) -> dict[Level, int] | None:
-    """How far apart, in elements, a load of rows is in the iterations of the tiled loop and the reductions;
-    None if there is no such load, or that is not constant."""
+    """Gives distances of row loads along the tiled loop and reductions; None if there is no such load, or
+    that is not constant."""
     assert plan.vector is not None
     levels = plan.reductions if plan.tiled is None else (plan.tiled, *plan.reductions)
     for value, load in structure.loads.items():
@@ -164,8 +164,8 @@ class Panels:
         return Panel(panel, lanes)
 
     def _ask_ahead(self, access: ElementAccess, rows: Sequence[str], end: str) -> None:
-        """Has the rows' part of the next block fetched while this one is computed with: so many rows are no
-        stream to a processor, and each line would be waited for."""
+        """Fetches the next block's part of the rows while this is computed: so many rows are no stream to a
+        processor, and each line would be waited for."""
         writer = self._writer
         writer.context.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         for row in rows:
@@ -209,8 +209,8 @@ class WordPanels:
     def write(
         self, counters: dict[Level, str], start: str, end: str, firsts: Sequence[int], left: str | None
     ) -> DepthBlock:
-        """Fills it for some iterations, as far as they are whole groups, and vectors that begin at these
-        lanes. Of ``left`` lanes, if that is given, those that do not exist are 0."""
+        """Fills the tile for whole groups of iterations at these lanes. Of ``left`` lanes, if that is given,
+        those that do not exist are 0."""
         writer, products, product = self._writer, self._products, self._product
         group, square, lanes = product.group, product.square, len(firsts) * LANES
         mask = None if left is None else (writer.lanes_before(left, LANES),)

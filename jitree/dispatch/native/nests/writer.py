@@ -74,7 +74,7 @@ class NestContext:
         return f"call fastcc i64 @vm.packed(ptr %state, ptr {first}, i64 {depth}, i64 {blocks})"
 
     def stopped(self) -> str:
-        """Label to go to in the middle of the nest when the call is to end, and nothing goes on."""
+        """Names the block for a call that ends within the nest."""
         if not self._stopped:
             self._stopped = self._emitter.fresh("stopped")
             with self._emitter.aside(self._stopped):
@@ -96,12 +96,12 @@ def done_label(header: Block) -> str:
 
 
 def nest_label(header: Block) -> str:
-    """The label of the block that every edge from outside into a nest leads to."""
+    """Names the block that every edge into a nest leads to."""
     return f"nest{header.pc}"
 
 
 def leaves_nothing_else(function: SsaFunction, loop: SsaLoop) -> bool:
-    """Whether the frame after a nest needs none of its values but the parameters of its header."""
+    """Whether only the header's parameters are needed after a nest."""
     for block in function.blocks:
         if block in loop.blocks:
             continue
@@ -314,7 +314,7 @@ class Writer(FunctionText):
         return "<" + ", ".join(f"{kind} {lane}" for lane in range(first, first + lanes)) + ">"
 
     def lanes_before(self, end: str, lanes: int, first: int = 0, relation: str = "slt") -> str:
-        """A mask of the lanes, the first of which has a number, that come before an end."""
+        """Masks numbered lanes that come before an end."""
         bound = self.splat("i32", self.let(f"trunc i64 {end} to i32"), lanes)
         return self.let(f"icmp {relation} <{lanes} x i32> {self.numbers('i32', lanes, first)}, {bound}")
 
@@ -324,7 +324,7 @@ class Writer(FunctionText):
         return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes)) + ">"
 
     def whole(self, start: str, end: str, size: int) -> tuple[str, str]:
-        """The end of the last whole part of so many iterations, and what is left after it."""
+        """Splits a range into whole parts and what is left."""
         rest = self.let(f"urem i64 {self.let(f'sub i64 {end}, {start}')}, {size}")
         return self.let(f"sub i64 {end}, {rest}"), rest
 
