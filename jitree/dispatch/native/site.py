@@ -115,8 +115,7 @@ class CheckedText(FunctionText, abc.ABC):
 
 
 class Site(abc.ABC):
-    """Names the operands and literals of an instruction by their order. Operands are registers, literals all
-    others."""
+    """Names an instruction's operands (registers) and literals (others) by their order."""
 
     def __init__(self, text: CheckedText, mnemonic: str) -> None:
         self.text = text
