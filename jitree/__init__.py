@@ -78,6 +78,8 @@ _LAZY = {
     "reduce": "jitree.compare.reduction",
 }
 """Imported when first asked for: ``import jitree`` alone costs next to nothing."""
+_PARTS = ("kernels",)
+"""Packages that are imported when first asked for."""
 _RENAMED = {"NativeExport": "HostExport", "NativeModule": "HostModule"}
 """Old names, each of which warns when it is first used."""
 
@@ -95,6 +97,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     present = _RENAMED.get(name, name)
     path = _LAZY.get(present)
+    if name in _PARTS:
+        from importlib import import_module
+
+        return import_module(f"jitree.{name}")
     if path is None:
         raise AttributeError(f"module 'jitree' has no attribute '{name}'")
     from jitree.base import start

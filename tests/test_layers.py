@@ -55,6 +55,7 @@ LAYERS = [
     {"params"},
     {"modules"},
     {"observe"},
+    {"kernels"},
     {"api"},
     {"compare"},
     {"compiling"},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.context import Context
     from jitree.dispatch.function import VmFunction
     from jitree.hal.device import Device
+    from jitree.kernels.replacement import Replacement, Replacements
     from jitree.observe.finite import FiniteCheck
     from jitree.observe.observation import Observation, Onlooker
     from jitree.observe.profile import Profile
@@ -31,6 +32,8 @@ class Observable(abc.ABC):
     _observation: Observation | None = None
     _profile: Profile | None = None
     _closed: bool
+    _replacements: Replacements | None = None
+    """What runs in place of dispatches."""
     finite_check: FiniteCheck | None = None
     """What looks for values that are not finite, if that was asked for."""
 
@@ -75,6 +78,37 @@ class Observable(abc.ABC):
         calls = CallRecorder(self._context.table, tuple(self._functions.values()))
         self._profile = Profile(self._devices, calls)
         return self._profile
+
+    @folded
+    def replace(
+        self,
+        name: str | Sequence[str],
+        kernel: Any,
+        *,
+        verify: bool = False,
+        atol: float | None = None,
+        rtol: float | None = None,
+        ulp: float | None = None,
+    ) -> Replacement:
+        """Runs a kernel in place of dispatches until :meth:`Replacement.undo` or its block ends. See
+        ``docs/kernels.md``.
+
+        ``name``: ``module.dispatch`` or ``dispatch``, with ``*`` and ``?``; it also means dispatches of
+        modules that are loaded later. Several names are a run: the kernel does the work of dispatches that
+        come one after the other, and gets the bindings of all. ``kernel``: a function, or a
+        :class:`jitree.kernels.Kernel`, which also says the types of bindings. ``verify``: the first dispatch
+        runs both, the kernel on copies, and FAILED_PRECONDITION says where they differ by more than ``atol``,
+        ``rtol`` and ``ulp`` allow (bits, without any); a tolerance verifies too.
+
+        NOT_FOUND, with names that are near, without such a dispatch; FAILED_PRECONDITION for one that is
+        replaced already, and in a call of the session; UNIMPLEMENTED for devices whose dispatches cannot be
+        replaced."""
+        from jitree.kernels.replacement import Replacements, verified
+
+        self._require_open()
+        if self._replacements is None:
+            self._replacements = Replacements(self._context, self._devices)
+        return self._replacements.add(name, kernel, verified(verify, atol, rtol, ulp))
 
     @contextmanager
     def looked_at(self, *onlookers: Onlooker) -> Iterator[None]:
@@ -131,6 +165,11 @@ class Observable(abc.ABC):
         if self._profile is not None:
             self._profile.notes.watch(function)
         return function
+
+    def _end_replacements(self) -> None:
+        """Executables and what replaces their functions refer to each other."""
+        if self._replacements is not None:
+            self._replacements.end()
 
     def _stop_looking(self) -> None:
         if self._observation is not None:

@@ -298,6 +298,8 @@ class Session(Observable, Finalized, Remade):
         self._modules.update((module.name, module) for module in modules)
         self._packs += packs
         self._named.clear()
+        if self._replacements is not None:
+            self._replacements.extend()
         return modules
 
     # -- calling -----------------------------------------------------------------------------------------
@@ -430,6 +432,7 @@ class Session(Observable, Finalized, Remade):
                 self._end_parts()
 
     def _end_parts(self) -> None:
+        self._end_replacements()
         for function in self._functions.values():
             function.close()
         if self._direct_calls is not None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.records import NamedTuple
+from jitree.base.records import NamedTuple, Protocol
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import words_of
-from jitree.errors import NotFoundError, StatusCode, StatusError
+from jitree.errors import NotFoundError, StatusCode, StatusError, UnimplementedError
 from jitree.hal.command_layout import ExecutableRecord
 from jitree.hal.enums import CachingMode
 
@@ -29,6 +29,13 @@ class ExecutableParameters(NamedTuple):
     caching_mode: CachingMode = CachingMode.NONE
     layouts: tuple[PipelineLayout, ...] = ()
     """One per function for ABI 0.2 to 0.4, else empty."""
+
+
+class Replacing(Protocol):
+    """Runs in place of an executable's function, which keeps it."""
+
+    def take_failure(self, result: int) -> BaseException | None:
+        """As :meth:`LocalExecutable.take_failure`."""
 
 
 class Executable(abc.ABC):
@@ -136,6 +143,14 @@ class LocalExecutable(Executable):
     def owner(self) -> Executable:
         """What command lists keep of it is the executable itself."""
         return self
+
+    def replace_function(self, ordinal: int, kernel: Replacing, code: int, flags: int) -> array[int]:
+        """Has a function run by other code, of ENTRY_* ``flags``, until :meth:`restore_function`; nothing
+        runs it meanwhile, but for one that changes its own code. Gives a copy of its own KernelEntry."""
+        raise UnimplementedError(f"the functions of executable '{self.name}' cannot be replaced")
+
+    def restore_function(self, ordinal: int) -> None:
+        """Has a function run by its own code again."""
 
     def take_failure(self, result: int) -> BaseException | None:
         """Takes the Python error of the call that returned ``result``, once. None if there is none, as for

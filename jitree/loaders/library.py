@@ -28,11 +28,13 @@ from jitree.regs.memory import address_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from jitree.hal.executable import Replacing
     from jitree.hal.pipeline_layout import SourceLocation
     from jitree.regs.handles import HandleTable
 
 
 _ENTRY: Final = words_of(KernelEntry)
+_ENTRY_WORDS: Final = size_of(KernelEntry) // 8
 _UNKNOWN: Final = -1
 _NONE: Final[tuple[tuple[Any, ...], ...]] = ((),) * 7
 
@@ -105,6 +107,8 @@ class TabledExecutable(LocalExecutable):
         self._entries = array("q", table.records.tobytes())
         self._first_entry: int = self._entries.buffer_info()[0]
         self._numbers = memoryview(self._entries).cast("B").cast("i")
+        self._replaced: dict[int, tuple[Replacing, array[int]]] = {}
+        """What runs in place of functions, with their own records."""
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """Its functions."""
@@ -189,7 +193,26 @@ class TabledExecutable(LocalExecutable):
         return self._number(ordinal, _ENTRY.local_memory)
 
     def function_address(self, ordinal: int) -> int:
-        return self._entries[ordinal * (size_of(KernelEntry) // 8) + _ENTRY.code]
+        return self._entries[ordinal * _ENTRY_WORDS + _ENTRY.code]
+
+    def replace_function(self, ordinal: int, kernel: Replacing, code: int, flags: int) -> array[int]:
+        place = (self.entry_point(ordinal) - self._first_entry) // 8
+        if ordinal not in self._replaced:
+            self._replaced[ordinal] = kernel, self._entries[place : place + _ENTRY_WORDS]
+            self._numbers[2 * place + _ENTRY.parts] = 0
+            self._entries[place + _ENTRY.environment] = 0
+        self._entries[place + _ENTRY.cost] = 1
+        self._entries[place + _ENTRY.code] = code  # before the flags: code for spans takes any
+        self._numbers[2 * place + _ENTRY.flags] = flags
+        return self._replaced[ordinal][1]
+
+    def restore_function(self, ordinal: int) -> None:
+        place = (self.entry_point(ordinal) - self._first_entry) // 8
+        _, self._entries[place : place + _ENTRY_WORDS] = self._replaced.pop(ordinal)
+
+    def take_failure(self, result: int) -> BaseException | None:
+        failures = (kernel.take_failure(result) for kernel, _ in tuple(self._replaced.values()))
+        return next((failure for failure in failures if failure is not None), None)
 
     def entry_point(self, ordinal: int) -> int:
         """Address of the function's KernelEntry record. OUT_OF_RANGE for a function that does not exist."""

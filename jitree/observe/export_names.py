@@ -27,7 +27,7 @@ _SHAPED: Final = re.compile(
 )
 _SCALAR: Final = re.compile(rf"_(?P<types>{_TYPE}(?:x{_TYPE})*)(?:_|$)")
 _NAMES_KEPT: Final = 1024
-_PADDING: Final = 64
+PADDING: Final = 64
 """Tensors in shared memory begin at multiples of it."""
 
 
@@ -178,7 +178,7 @@ def _element(name: str) -> ElementType | None:
 def fits(kind: TensorKind, length: int) -> bool:
     """Tells whether a binding of ``length`` bytes may be this tensor, perhaps with padding."""
     size = kind.byte_length
-    return size == length or (size > 0 and -(-size // _PADDING) * _PADDING == length)
+    return size == length or (size > 0 and -(-size // PADDING) * PADDING == length)
 
 
 def flat(element: ElementType, length: int) -> TensorKind | None:

@@ -298,6 +298,8 @@ class ObservedDispatch(Unique):
         """``module.function`` that was called."""
         self.executable = getattr(step.executable, "name", "")
         self.workgroups = step.workgroups
+        self.operands = step.operands
+        """Address and bytes of each binding."""
         self.constants = step.constants
         self.inputs: tuple[ObservedTensor, ...] = ()
         self.outputs: tuple[ObservedTensor, ...] = ()

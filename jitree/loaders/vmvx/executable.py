@@ -27,6 +27,7 @@ from jitree.loaders.vmvx.worker import Worker, job_failure
 
 if TYPE_CHECKING:
     from jitree.dispatch.engine import Engine
+    from jitree.hal.executable import Replacing
     from jitree.loaders.vmvx.native import CompiledKernels
 
 _ENTRY_WORDS: Final = size_of(KernelEntry) // 8
@@ -344,6 +345,16 @@ class VmvxExecutable(TabledExecutable):
                 if not self._compiled.has_left(number):
                     self._entries[number * _ENTRY_WORDS + _ENTRY_POINT.code] = _SLOW_PATH_ADDRESS
 
+    def replace_function(self, ordinal: int, kernel: Replacing, code: int, flags: int) -> array[int]:
+        if self._compiled is not None:
+            self._compiled.hold(ordinal)
+        return super().replace_function(ordinal, kernel, code, flags)
+
+    def restore_function(self, ordinal: int) -> None:
+        super().restore_function(ordinal)
+        if self._compiled is not None:
+            self._compiled.release(ordinal)
+
     def take_failure(self, result: int) -> BaseException | None:
         """The error of the call that returned ``result``, given once."""
-        return self._workers.take_failure(result)
+        return super().take_failure(result) or self._workers.take_failure(result)

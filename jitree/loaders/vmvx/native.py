@@ -98,6 +98,7 @@ class CompiledKernels(Finalized):
         self._images: dict[int, image.Image] = {}
         """The machine code of kernels, by ordinal."""
         self._refused: set[int] = set()
+        self._held: set[int] = set()
         """Kernels that are not compiled."""
         self._first_call: int | None = None
         """How many calls of this process had ended before the first one that may run kernels; None if no
@@ -298,6 +299,15 @@ class CompiledKernels(Finalized):
         """The one with a record."""
         return self._contexts[address]
 
+    def hold(self, ordinal: int) -> None:
+        """Leaves a kernel's record alone, which another kernel has, until :meth:`release`."""
+        self._held.add(ordinal)
+
+    def release(self, ordinal: int) -> None:
+        """Gives a kernel its own record back, and machine code built since."""
+        self._held.discard(ordinal)
+        self._use(ordinal, self._batch.providers[ordinal].image)
+
     def _use_all(self) -> None:
         """Those that are there."""
         for ordinal, provider in enumerate(self._batch.providers):
@@ -305,7 +315,7 @@ class CompiledKernels(Finalized):
 
     def _use(self, ordinal: int, ready: image.Image | None) -> None:
         """Runs a kernel as machine code from now on, if possible."""
-        if ready is None or self.has_left(ordinal):
+        if ready is None or self.has_left(ordinal) or ordinal in self._held:
             return
         if not ready.addresses:
             self._refused.add(ordinal)

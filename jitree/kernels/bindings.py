@@ -1,0 +1,65 @@
+"""Shows the bindings of dispatches, from names, signatures and a tap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from jitree.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from jitree.observe.tensors import ObservedDispatch, ObservedTensor
+
+
+class Binding(NamedTuple):
+    """Describes a tensor in a binding of a dispatch."""
+
+    dispatch: str
+    number: int
+    """Of the binding; several tensors may lie in one."""
+    type: str
+    """As ``types=`` of a kernel has it: ``4x71xf32@2304`` has bytes before it in the binding."""
+    use: str
+    """``read`` or ``written``; what is not changed counts as read."""
+    source: str
+    """Where the type comes from: ``declared``, ``name``, ``guess …``, ``unknown``."""
+
+
+class Bindings:
+    """Describes the bindings of dispatches that have run; prints as a table."""
+
+    def __init__(self) -> None:
+        self.rows: list[Binding] = []
+
+    def note(self, dispatch: ObservedDispatch) -> None:
+        """Adds a dispatch the first time that it runs."""
+        if any(row.dispatch == dispatch.name for row in self.rows):
+            return
+        uses = [(tensor, "read") for tensor in dispatch.inputs]
+        uses += [(tensor, "written") for tensor in dispatch.outputs]
+        self.rows += [
+            Binding(dispatch.name, tensor.binding, self._type(tensor, dispatch), use, tensor.source)
+            for tensor, use in sorted(uses, key=lambda pair: pair[0].binding)
+        ]
+
+    @staticmethod
+    def _type(tensor: ObservedTensor, dispatch: ObservedDispatch) -> str:
+        offset = tensor.extent[0] - dispatch.operands[tensor.binding][0]
+        return f"{tensor.type}@{offset}" if offset else tensor.type
+
+    def __str__(self) -> str:
+        heads = Binding("dispatch", "binding", "type", "use", "source")  # type: ignore[arg-type]
+        rows = [[str(cell) for cell in row] for row in (heads, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join(lines)
+
+
+@contextmanager
+def describe(session: Any, pattern: str = "*") -> Iterator[Bindings]:
+    """Describes bindings of dispatches that run in a ``with`` block: they give the types of a kernel, ``with
+    jitree.kernels.describe(session) as bindings: module.main(x); print(bindings)``."""
+    found = Bindings()
+    with session.tap(pattern, keep=found.note):
+        yield found

@@ -1,0 +1,192 @@
+"""Compiles a Numba function for executables: threads call it without Python."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from jitree.codegen.record import layout_of
+from jitree.errors import InvalidArgumentError, pass_interruption
+from jitree.hal.command_layout import Job, KernelDispatch, Workgroup
+from jitree.kernels import run
+from jitree.kernels.kernel import WORKGROUP, KernelCall
+from jitree.observe.export_names import PADDING
+
+if TYPE_CHECKING:
+    from jitree.kernels.kernel import BoundTensor, Kernel
+
+_DISPATCH: Final = layout_of(KernelDispatch)
+_JOB: Final = layout_of(Job)
+_GROUP: Final = layout_of(Workgroup)
+_SIGNATURE: Final = types.int32(types.int64, types.int64, types.int64)
+FALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+_SOURCE: Final = """
+def entry(environment, dispatch, workgroup):
+    first, last = load64(workgroup + {first}), load64(workgroup + {last})
+{run}    x, y = np.int64(load32(dispatch + {count_x})), np.int64(load32(dispatch + {count_y}))
+    workgroups = x, y, np.int64(load16(dispatch + {count_z}))
+{places}
+    constants = array_at(load64(dispatch + {constants}), np.int64(load16(dispatch + {count})), uint32)
+    number = first
+    while number < last:
+        if load64(load64(dispatch + {failure})) != 0:
+            return np.int32(-1)
+        here = number % x, number // x % y, number // (x * y)
+        ok = True
+        try:
+            call = KernelCall(here, workgroups, constants)
+            kernel({arguments})
+        except Exception:
+            ok = False
+        if not ok:
+            store64(workgroup + {first}, number)
+            store64(workgroup + {last}, number + 1)
+            result = fallback(environment, dispatch, workgroup)
+            if result != 0:
+                return np.int32(result)
+        number += 1
+    return np.int32(0)
+"""
+_LOOK: Final = """    row = first_of_run(dispatch, {entries}, {parts}, {part})
+    if row == 0:
+        return np.int32(fallback(environment, dispatch, workgroup))
+"""
+_HEAD: Final = "def entry(environment, dispatch, workgroup):\n"
+_GRID: Final = "    first, last = np.int64(0), np.int64(first == 0)\n    number = first\n"
+
+
+def _memory(bits: int, is_store: bool = False) -> Any:
+    """Loads or stores so many bits at an address."""
+    number: Any = types.int64 if is_store else getattr(types, f"uint{bits}" if bits < 64 else "int64")
+    signature = types.void(types.int64, types.int64) if is_store else number(types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
+        if is_store:
+            builder.store(arguments[1], place)
+            return context.get_dummy_value()
+        return builder.load(place)
+
+    if is_store:
+        return intrinsic(lambda typing_context, address, value: (signature, generate))
+    return intrinsic(lambda typing_context, address: (signature, generate))
+
+
+def _pointer_type(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+_pointer: Final = intrinsic(_pointer_type)
+_array_at: Final = numba.njit(lambda address, count, dtype: numba.carray(_pointer(address), count, dtype))
+
+
+def _view_of(kind: BoundTensor) -> Any:
+    """Makes the function (address, bytes) that gives the array of a binding."""
+    dtype = kind.dtype
+    if dtype.kind == "V" or dtype.name not in np.sctypeDict:  # of ml_dtypes
+        dtype = np.dtype(f"u{dtype.itemsize}")
+    shape, item = kind.array_shape, dtype.itemsize
+    known = item * int(np.prod([size for size in shape if size >= 0], dtype=np.int64))
+    sizes = ", ".join("count" if size < 0 else str(size) for size in shape)
+    other = " or length not in (known, most)" if kind.is_whole else ""
+    source = (
+        "def view(address, length):\n"
+        "    length -= offset\n"
+        f"    count = {'length // known' if -1 in shape and known else '1'}\n"
+        f"    if known * count > length or length < 0{other}:\n"
+        "        raise ValueError\n"
+        f"    return carray(pointer(address + offset), ({sizes}{',' if shape else ''}), dtype)\n"
+    )
+    names = {"carray": numba.carray, "pointer": _pointer, "dtype": numba.from_dtype(dtype), "known": known}
+    names |= {"offset": kind.offset, "most": -(-known // PADDING) * PADDING}
+    exec(source, names)
+    return numba.njit(names["view"])
+
+
+def _in_numba(function: Any, **others: Any) -> Any:
+    """A function of ``run.py`` that is compiled, with what it calls."""
+    names = {**function.__globals__, "load32": _memory(32), "load64": _memory(64), **others}
+    return numba.njit(FunctionType(function.__code__, names, function.__name__))
+
+
+_neighbour: Final = _in_numba(run.neighbour)
+_job_of: Final = _in_numba(run.job_of)
+_first_of_run: Final = _in_numba(run.first_of_run, neighbour=_neighbour, job_of=_job_of)
+_operand_of: Final = _in_numba(run.operand_of)
+
+
+def compile_kernel(
+    kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], entries: array[int], fallbacks: Sequence[int]
+) -> list[Any]:
+    """A ``numba.cfunc`` for each dispatch of a run; its ``address`` is a function of spans (ENTRY_SPAN). What
+    it cannot do, also since the kernel raises, ``fallbacks`` do, functions like it.
+
+    INVALID_ARGUMENT if Numba cannot compile the kernel for arrays of these types."""
+    looks = [
+        _LOOK.format(entries=entries.buffer_info()[0], parts=len(tensors), part=part)
+        for part in range(len(tensors))
+    ]
+    sources = [f"{_HEAD}{look}    return np.int32(0)\n" for look in looks]  # the last one does the work
+    sources[-1] = _source(kernel, tensors, looks[-1] if len(tensors) > 1 else "")
+    names = {
+        "np": np, "kernel": kernel.function, "KernelCall": KernelCall, "array_at": _array_at,
+        "load16": _memory(16), "load32": _memory(32), "load64": _memory(64), "store64": _memory(64, True),
+        "uint32": types.uint32, "first_of_run": _first_of_run, "operand_of": _operand_of, "job_of": _job_of,
+    }  # fmt: skip
+    kinds = [kind for part in tensors for kind in part]
+    names |= {f"view{number}": _view_of(kind) for number, kind in enumerate(kinds)}
+    return [
+        _compiled(source, {**names, "fallback": FALLBACK(fallback)}, kernel, kinds)
+        for source, fallback in zip(sources, fallbacks, strict=True)
+    ]
+
+
+def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str) -> str:
+    places = ["    job = job_of(dispatch)"]
+    arguments: list[str] = []
+    for part, kinds in enumerate(tensors):
+        if look:
+            places.append(f"    place{part} = 8 * np.int64(operand_of(row, {part}))")
+        for what in ("addresses", "lengths"):
+            own = f"load64(dispatch + {_DISPATCH[what]})"
+            there = f"load64(job + {_JOB[what]}) + place{part}"
+            places.append(f"    {what}{part} = {there if look else own}")
+        for tensor in kinds:
+            at = [f"load64({what}{part} + {8 * tensor.binding})" for what in ("addresses", "lengths")]
+            arguments.append(f"view{len(arguments)}({', '.join(at)})")
+    if kernel.takes_call(len(arguments)):
+        arguments.append("call")
+    source = _SOURCE.format(
+        run=look,
+        places="\n".join(places),
+        arguments=", ".join(arguments),
+        count=_DISPATCH["constant_count"],
+        **{name: _DISPATCH[name] for name in ("count_x", "count_y", "count_z", "constants", "failure")},
+        **{name: _GROUP[name] for name in ("first", "last")},
+    )
+    return source if kernel.by == WORKGROUP else source.replace("    number = first\n", _GRID)
+
+
+def _compiled(source: str, names: dict[str, Any], kernel: Kernel, kinds: Sequence[BoundTensor]) -> Any:
+    exec(source, names)
+    try:
+        return numba.cfunc(_SIGNATURE)(names["entry"])
+    except Exception as error:
+        pass_interruption(error)
+        text = ", ".join(map(str, kinds))
+        raise InvalidArgumentError(
+            f"Numba cannot compile kernel {kernel.name} for ({text}): {error}"
+        ) from error

@@ -1,0 +1,221 @@
+"""Describes a kernel of the user: a function, the types of its bindings, and how often it runs.
+
+A function gets one array for each tensor in the bindings of the dispatch, in their order, and changes those
+that it is to write. With one parameter more it also gets a :class:`KernelCall`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from jitree.base.arguments import shown
+from jitree.errors import InvalidArgumentError
+from jitree.observe.export_names import TensorKind, fits, parse
+from jitree.types import BY_NAME, ElementType, is_packed
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Given = str | Sequence[str]
+    Types = Mapping[int, Given] | Sequence[Given] | None
+
+GRID: Final = "grid"
+WORKGROUP: Final = "workgroup"
+_UNKNOWN: Final = -1
+
+
+class KernelCall(NamedTuple):
+    """Tells a kernel its part of a dispatch, and the constants."""
+
+    workgroup: tuple[int, int, int]
+    """Its coordinates x, y, z; zeros for a kernel that does the whole grid."""
+    workgroups: tuple[int, int, int]
+    """How many there are along x, y and z."""
+    constants: npt.NDArray[np.uint32]
+    """The dispatch's 32-bit constants: sizes that are known late, halves of offsets."""
+
+
+class BoundTensor(NamedTuple):
+    """A tensor in a binding of a dispatch. One length may be unknown; memory tells it."""
+
+    binding: int
+    """Number of the binding, among those of its dispatch."""
+    element: ElementType
+    shape: tuple[int, ...]
+    """-1: as many as there is room for."""
+    offset: int = 0
+    """Bytes before it in the binding."""
+    is_whole: bool = False
+    """Whether the binding is to have its bytes alone, but for padding: its name may mislead."""
+
+    def __str__(self) -> str:
+        text = "x".join(["?" if size < 0 else str(size) for size in self.shape] + [self.element.name])
+        return f"{text}@{self.offset}" if self.offset else text
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of its array: bytes where elements share them."""
+        return np.dtype(np.uint8) if is_packed(self.element) else self.element.dtype
+
+    @property
+    def array_shape(self) -> tuple[int, ...]:
+        """The shape of its array: one dimension of bytes where elements share them."""
+        return (_UNKNOWN,) if is_packed(self.element) else self.shape
+
+    def view(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Views it in the bytes of the binding. INVALID_ARGUMENT where there are too few."""
+        known = self.dtype.itemsize
+        for size in self.array_shape:
+            known *= 1 if size < 0 else size
+        room = len(data) - self.offset
+        count = max(room, 0) // known if known and _UNKNOWN in self.array_shape else 1
+        if self.is_whole and known <= room and not fits(TensorKind(self.element, self.shape), room):
+            raise InvalidArgumentError(
+                f"binding {self.binding} has {len(data)} bytes, but {self}, which the dispatch's name says, "
+                f"takes {known}; give types=, as jitree.kernels.describe shows them"
+            )
+        if known * count > room:
+            raise InvalidArgumentError(
+                f"binding {self.binding} has {len(data)} bytes, but {self} takes {known * count}"
+            )
+        shape = [count if size < 0 else size for size in self.array_shape]
+        return data[self.offset : self.offset + known * count].view(self.dtype).reshape(shape)
+
+
+class Kernel:
+    """Runs in place of a dispatch (:meth:`jitree.Session.replace`)."""
+
+    def __init__(self, function: Any, types: Types = None, by: str = GRID) -> None:
+        """``function``: a Python or numpy function, a Numba function (``numba.njit``), or a C function
+        (ctypes, ``numba.cfunc``) ``i32 (environment, dispatch, workgroup)`` as IREE's executables have them.
+        ``types``: of bindings, by number or in order, such as ``"4x71xf32"``, with ``?`` for one length and
+        ``@64`` for the bytes before it, a list where several tensors are in one; None: what the dispatch's
+        name says, if the bindings have as many bytes. ``by``: ``"grid"`` calls it once for a dispatch,
+        ``"workgroup"`` for each workgroup, on several threads.
+
+        INVALID_ARGUMENT for anything else."""
+        if not callable(function):
+            raise InvalidArgumentError(f"kernel: expected a function but got {shown(function)}")
+        if by not in (GRID, WORKGROUP):
+            raise InvalidArgumentError(f"by: expected '{GRID}' or '{WORKGROUP}' but got {shown(by)}")
+        self.function = function
+        self.by = by
+        self.types = _types(types)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", None) or shown(self.function)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is a Numba function."""
+        return callable(getattr(self.function, "py_func", None))
+
+    @property
+    def address(self) -> int:
+        """Of a C function; 0 of others."""
+        if isinstance(self.function, ctypes._CFuncPtr):  # type: ignore[attr-defined]
+            return ctypes.cast(self.function, ctypes.c_void_p).value or 0
+        address = getattr(self.function, "address", 0)
+        return address if isinstance(address, int) else 0
+
+    def tensors(self, names: Sequence[str], counts: Sequence[int | None]) -> list[tuple[BoundTensor, ...]]:
+        """Lists tensors of dispatches in order, from names where not given.
+
+        INVALID_ARGUMENT if neither says them."""
+        *others, last = (count or 0 for count in counts)
+        first_of_last = sum(others)
+        if None in counts:  # all that are given are the last one's
+            last = max(last, max(self.types, default=-1) + 1 - first_of_last)
+        if self.types and max(self.types) >= first_of_last + last:
+            raise InvalidArgumentError(
+                f"types: {' and '.join(names)} has {first_of_last + last} bindings, but the type of number "
+                f"{max(self.types)} is given"
+            )
+        found, first = [], 0
+        for name, count in zip(names, (*others, last), strict=True):
+            given = [self.types.get(first + number) for number in range(count)]
+            found.append(
+                tuple(
+                    tensor._replace(binding=number)
+                    for number, tensors in enumerate(given)
+                    for tensor in (_named(name, number) if tensors is None else tensors)
+                )
+            )
+            first += count
+        return found
+
+    def takes_call(self, tensors: int) -> bool:
+        """Whether the function has a parameter more than so many. INVALID_ARGUMENT if it has another
+        number."""
+        function = getattr(self.function, "py_func", self.function)
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):
+            return False
+        for more in (True, False):
+            try:
+                signature.bind(*range(tensors + more))
+            except TypeError:
+                continue
+            return more and not any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
+        raise InvalidArgumentError(
+            f"kernel {self.name}{signature} is to take {tensors} arrays, one for each tensor, and perhaps "
+            "a KernelCall"
+        )
+
+
+def kernel(*, types: Types = None, by: str = GRID) -> Callable[[Any], Kernel]:
+    """Decorates a function as a kernel: ``@jitree.kernels.kernel(types={0: "4x71xf32"})``."""
+    return lambda function: Kernel(function, types, by)
+
+
+def _named(name: str, number: int) -> tuple[BoundTensor, ...]:
+    """What a dispatch's name says of a binding: operands and result of a product, else all are alike."""
+    said = parse(name)
+    kinds = [*said.factors, *said.outputs[:1]] if said.factors else said.outputs[:1] * (number + 1)
+    if len(set(said.types)) != 1 or number >= len(kinds):
+        raise InvalidArgumentError(
+            f"types: nothing says what binding {number} of {name} is; give types= in order, such as "
+            "['4x71xf32', '?xf32'], as jitree.kernels.describe shows them"
+        )
+    return (BoundTensor(number, kinds[number].element, kinds[number].shape, is_whole=True),)
+
+
+def _types(types: Types) -> dict[int, tuple[BoundTensor, ...]]:
+    if types is None:
+        return {}
+    if isinstance(types, (list, tuple)):
+        types = dict(enumerate(types))
+    if not isinstance(types, Mapping) or not all(type(number) is int and number >= 0 for number in types):
+        raise InvalidArgumentError(
+            f"types: expected the types of bindings, such as ['4x71xf32', '?xf32'], but got {shown(types)}"
+        )
+    several: dict[int, Any] = {
+        number: given if isinstance(given, (list, tuple)) else [given] for number, given in types.items()
+    }
+    return {n: tuple(bound_tensor(n, text) for text in texts) for n, texts in several.items()}
+
+
+def bound_tensor(number: int, text: str) -> BoundTensor:
+    """``4x?xf32``, ``4x71xf32@2304`` INVALID_ARGUMENT for anything else."""
+    kind, at, offset = text.partition("@") if isinstance(text, str) else (shown(text), "", "")
+    *shape, element = kind.split("x")
+    is_shape = all(part == "?" or part.isdecimal() for part in shape) and shape.count("?") <= 1
+    if element not in BY_NAME or not is_shape or (at and not offset.isdecimal()):
+        raise InvalidArgumentError(
+            "types: expected a type such as 4x71xf32, ?x71xf32 (one ? at most) or 4x71xf32@2304 (bytes "
+            f"before it) but got '{text}'"
+        )
+    sizes = tuple(_UNKNOWN if part == "?" else int(part) for part in shape)
+    return BoundTensor(number, BY_NAME[element], sizes, int(offset or 0))
+
+
+def product(lhs: npt.NDArray[Any], rhs: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    """Multiplies matrices by numpy's BLAS, for dispatches that bind both operands, then the result."""
+    np.matmul(lhs, rhs, out=out)

@@ -1,0 +1,217 @@
+"""Runs kernels of the user in place of functions of local devices' executables.
+
+Python runs what Numba has not compiled: Python's functions, and those of Numba that raise, so that a
+traceback is the user's. It also runs the first dispatch of a kernel that is to be verified, and a dispatch of
+a run that comes alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.base.callbacks import Callback, keep
+from jitree.base.folding import fold_tracebacks
+from jitree.codegen.record import place_of
+from jitree.errors import InternalError, InvalidArgumentError, StatusError, is_interruption
+from jitree.hal.command_layout import (
+    ENTRY_INTERPRETED,
+    ENTRY_SEQUENTIAL,
+    ENTRY_SPAN,
+    KernelEntry,
+    Workgroup,
+)
+from jitree.kernels.dispatch import RunningDispatch, views_of
+from jitree.kernels.kernel import WORKGROUP, Kernel, KernelCall
+from jitree.kernels.run import first_of_run
+from jitree.kernels.verification import CheckedDispatch, CopiedMemory
+
+if TYPE_CHECKING:
+    from jitree.hal.executable import LocalExecutable
+    from jitree.hal.stepwise import Extent
+    from jitree.observe.tolerance import Tolerance
+
+Function = tuple["LocalExecutable", int]
+"""An executable and the ordinal of its function."""
+
+_CODE: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_UNFINISHED: Final = -1
+_results: Final = count(1 << 30)
+"""Numbers of failures, which no function is likely to return."""
+_BY_PYTHON: Final = ENTRY_SPAN | ENTRY_SEQUENTIAL | ENTRY_INTERPRETED
+
+
+class LocalKernel:
+    """Runs a kernel in place of a function or a run."""
+
+    def __init__(self, kernel: Kernel, functions: Sequence[Function], verify: Tolerance | None) -> None:
+        """``verify``: how near results of the first dispatch are to be to the originals'; None: any."""
+        self.names = [executable.function_name(ordinal) for executable, ordinal in functions]
+        self.name = " and ".join(self.names)
+        self._kernel = kernel
+        self.functions = functions
+        counts = [executable.binding_count(ordinal) for executable, ordinal in functions]
+        self._tensors = kernel.tensors(self.names, counts)
+        self._counts = [count or 0 for count in counts]
+        self._counts[-1] = max([self._counts[-1], *(tensor.binding + 1 for tensor in self._tensors[-1])])
+        """How many bindings each dispatch has."""
+        self._takes_call = not kernel.address and kernel.takes_call(sum(map(len, self._tensors)))
+        self._failures: dict[int, BaseException] = {}
+        self._verify = verify
+        self._copied: dict[int, tuple[CopiedMemory, list[list[Extent]]]] = {}
+        """What runs of dispatches began with, by job, until they are verified."""
+        self._verifying = set[int]()
+        """Jobs whose copies machine code works on."""
+        self.entries = array("q", [executable.entry_point(ordinal) for executable, ordinal in functions])
+        """The KernelEntry records of the functions."""
+        self._callbacks = [
+            Callback(partial(self._run, number), 3, self._fail, _UNFINISHED)
+            for number in range(len(functions))
+        ]
+        self._compiled = self._compile()
+        """Keeps machine code."""
+        self._originals: list[array[int]] = []
+        try:
+            for (executable, ordinal), callback in zip(functions, self._callbacks, strict=True):
+                self._originals.append(
+                    executable.replace_function(ordinal, self, callback.address, _BY_PYTHON)
+                )
+        except BaseException:
+            self.undo()
+            raise
+        if verify is None:
+            self._install()
+
+    def undo(self) -> None:
+        """Runs the originals again."""
+        for (executable, ordinal), _ in zip(self.functions, self._originals, strict=False):
+            executable.restore_function(ordinal)
+
+    def take_failure(self, result: int) -> BaseException | None:
+        """The error of the call that returned ``result``, given once."""
+        return self._failures.pop(result, None)
+
+    def _compile(self) -> list[Any]:
+        if self._kernel.address and len(self.functions) > 1:
+            raise InvalidArgumentError(f"kernel {self._kernel.name}: a C function replaces one dispatch")
+        if not self._kernel.is_compiled or self._kernel.address:
+            return []
+        from jitree.kernels.compiled import compile_kernel
+
+        fallbacks = [callback.address for callback in self._callbacks]
+        return compile_kernel(self._kernel, self._tensors, self.entries, fallbacks)
+
+    def _code(self, number: int) -> tuple[int, int]:
+        """Gives the address and ENTRY_* of code that verifies nothing. It runs when that dispatch of the run
+        comes."""
+        if self._kernel.address:
+            return self._kernel.address, 0
+        if not self._compiled:
+            return self._callbacks[number].address, _BY_PYTHON
+        is_shared = self._kernel.by == WORKGROUP and number == len(self.functions) - 1
+        return self._compiled[number].address, ENTRY_SPAN | (0 if is_shared else ENTRY_SEQUENTIAL)
+
+    def _install(self) -> None:
+        self._verify = None
+        for number, (executable, ordinal) in enumerate(self.functions):
+            executable.replace_function(ordinal, self, *self._code(number))
+
+    # -- by Python -------------------------------------------------------------------------------------
+
+    def _run(self, number: int, environment: int, dispatch: int, workgroup: int) -> int:
+        """Does a span. A kernel of the whole grid does all with the first workgroup, and one of a run with
+        the first of the last dispatch."""
+        group, state = Workgroup(workgroup), RunningDispatch(dispatch)
+        is_last = number == len(self.functions) - 1
+        row = 0
+        if len(self.functions) > 1:
+            row = first_of_run(dispatch, self.entries.buffer_info()[0], len(self.entries), number)
+            if row == 0:
+                self._run_original(number, state, group)
+                return 0
+        if self._verify is not None and state.job not in self._verifying:
+            self._run_verified(number, row, state, group, self._verify)
+        elif is_last:
+            self._call(state, state.extents(self._counts, row), group.first, group.last)
+        return 0
+
+    def _call(self, state: RunningDispatch, extents: list[list[Extent]], first: int, last: int) -> None:
+        views = views_of(self._tensors, extents)
+        places = state.workgroups(first, last) if self._kernel.by == WORKGROUP else ((0, 0, 0),)
+        for place in places if first == 0 or self._kernel.by == WORKGROUP else ():
+            call = KernelCall(place, state.counts, state.constants)
+            self._kernel.function(*views, *([call] if self._takes_call else ()))
+
+    def _run_verified(
+        self, number: int, row: int, state: RunningDispatch, group: Workgroup, allowed: Tolerance
+    ) -> None:
+        """Runs the kernel on copies of what the run began with, and the originals; FAILED_PRECONDITION where
+        they differ."""
+        if number == 0:
+            extents = state.extents(self._counts, row)
+            self._copied[state.job] = CopiedMemory([*chain(*extents)]), extents
+        if number < len(self.functions) - 1:
+            self._run_original(number, state, group)
+            return
+        copied, extents = self._copied.pop(state.job)
+        copied.keep_changes()
+        moved = iter(copied.extents)
+        copies = [[next(moved) for _ in part] for part in extents]
+        code, flags = self._code(number)
+        if not self._compiled and not self._kernel.address:
+            self._call(state, copies, 0, state.total)
+        else:
+            self._verifying.add(state.job)
+            try:
+                with state.bound_to(copies, row):
+                    self._execute(code, flags, 0, state, group)
+            finally:
+                self._verifying.discard(state.job)
+        self._run_original(number, state, group)
+        parts = [*map(CheckedDispatch, self.names, self._tensors, extents)]
+        copied.require_near(f"kernel {self._kernel.name} and {self.name}", parts, allowed)
+        self._install()
+
+    def _run_original(self, number: int, state: RunningDispatch, group: Workgroup) -> None:
+        entry = KernelEntry(self._originals[number].buffer_info()[0])
+        self._execute(entry.code, entry.flags, entry.environment, state, group)
+
+    def _execute(
+        self, code: int, flags: int, environment: int, state: RunningDispatch, group: Workgroup
+    ) -> None:
+        """Runs all workgroups of a dispatch by machine code, with its error."""
+        function = _CODE(code)
+        place = place_of(group)
+        if flags & ENTRY_SPAN:
+            group.first, group.last = 0, state.total
+            self._require(function(environment, state.address, place))
+            return
+        for x, y, z in state.workgroups(0, state.total):
+            group.x, group.y, group.z = x, y, z
+            self._require(function(environment, state.address, place))
+
+    def _require(self, result: int) -> None:
+        if result:
+            kept = (executable.take_failure(result) for executable, _ in self.functions)
+            raise next(filter(None, kept), None) or InternalError(f"{self.name} returned {result}")
+
+    def _fail(self, error: BaseException, environment: int, dispatch: int, workgroup: int) -> int:
+        if is_interruption(error) or not isinstance(error, Exception):
+            keep(error)
+            return _UNFINISHED
+        what = f"in kernel {self._kernel.name}, which replaces {self.name}"
+        if isinstance(error, StatusError):
+            failure = error.with_context(what)
+        else:
+            error.add_note(what)
+            fold_tracebacks(error)
+            failure = InternalError(f"{type(error).__name__}: {error}", what)
+            failure.raised, failure.raised_at = error, error.__traceback__
+            failure.__cause__ = error
+        result = next(_results)
+        self._failures[result] = failure
+        return result

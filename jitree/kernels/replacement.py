@@ -1,0 +1,222 @@
+"""Replaces dispatches of a session by kernels, also those loaded later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jitree.base.arguments import shown
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnimplementedError,
+)
+from jitree.hal.executable import Executable, LocalExecutable
+from jitree.kernels.kernel import Kernel
+from jitree.kernels.local import Function, LocalKernel
+from jitree.observe.taps import near
+from jitree.observe.tolerance import EXACT, Tolerance, tolerance
+from jitree.regs.memory import address_of
+from jitree.vmfb.decode import BytecodeModule
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from jitree.base.elements import Bytes
+    from jitree.dispatch.context import Context
+    from jitree.hal.device import Device
+
+
+class Replacements:
+    """Holds what runs in place of a session's dispatches."""
+
+    def __init__(self, context: Context, devices: Sequence[Device]) -> None:
+        self._context = context
+        self._devices = devices
+        self.active: list[Replacement] = []
+
+    def add(self, patterns: str | Sequence[str], kernel: Any, allowed: Tolerance | None) -> Replacement:
+        """Replaces dispatches (:meth:`jitree.Session.replace`)."""
+        replacement = Replacement(self, patterns, kernel, allowed)
+        with self._context.invoker.entrance():
+            self.become_idle()
+            replacement.extend()
+            replacement.require_some()
+            self.active.append(replacement)
+        return replacement
+
+    def extend(self) -> None:
+        """Replaces dispatches of modules that have just been loaded."""
+        with self._context.invoker.entrance():
+            self.become_idle()
+            for replacement in self.active:
+                replacement.extend()
+
+    def remove(self, replacement: Replacement) -> None:
+        with self._context.invoker.entrance():
+            if replacement in self.active:
+                self.become_idle()
+                self.active.remove(replacement)
+                replacement.restore()
+
+    def end(self) -> None:
+        """Undoes all, of a session that is closed."""
+        for replacement in self.active:
+            replacement.restore()
+        self.active.clear()
+
+    def become_idle(self) -> None:
+        """Machine code looks at functions only while something runs."""
+        if not self._context.invoker.closed:
+            self._context.invoker.require_idle()
+        for device in self._devices:
+            device.finish_submitted()
+
+    def require_own(self, executable: Executable, ordinal: int) -> None:
+        """FAILED_PRECONDITION for what another kernel replaces."""
+        for other in self.active:
+            if (executable, ordinal) in other.replaced:
+                raise FailedPreconditionError(
+                    f"replace: {executable.function_name(ordinal)} is replaced already, by "
+                    f"'{other.kernel.name}'; undo that first"
+                )
+
+    def functions(self) -> Iterator[tuple[Executable, int, str, str]]:
+        """(executable, ordinal, ``module.name``, ``name``) of all dispatches that the modules have."""
+        for device in self._devices:
+            for executable in device.executables:
+                if not self._context.table.address_of(executable):
+                    continue
+                module = self._module_of(executable)
+                for ordinal in range(executable.function_count):
+                    name = executable.function_name(ordinal)
+                    yield executable, ordinal, f"{module}.{name}", name
+
+    def _module_of(self, executable: Executable) -> str:
+        """The name of the module that has the bytes of an executable; empty if it is not known."""
+        parameters = executable.parameters
+        place = 0 if parameters is None else _address(parameters.data)
+        for module in self._context.modules:
+            for segment in module.module.rodata if isinstance(module, BytecodeModule) else ():
+                if 0 <= place - _address(segment.data) < len(segment.data):
+                    return module.name
+        return ""
+
+
+class Replacement:
+    """Runs a kernel for dispatches until :meth:`undo` or its block ends."""
+
+    def __init__(
+        self, owner: Replacements, patterns: str | Sequence[str], kernel: Any, allowed: Tolerance | None
+    ) -> None:
+        self.patterns = tuple(patterns) if isinstance(patterns, (list, tuple)) else (patterns,)
+        if not self.patterns or not all(isinstance(pattern, str) for pattern in self.patterns):
+            raise InvalidArgumentError(
+                "replace: expected the name of a dispatch, such as 'module.main_dispatch_0*', or a list of "
+                f"those of a run, but got {shown(patterns)}"
+            )
+        self.kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
+        self.replaced: set[Function] = set()
+        self._owner = owner
+        self._allowed = allowed
+        self._kernels: list[LocalKernel] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of the dispatches that it replaces, of a run joined by "and"."""
+        return tuple(kernel.name for kernel in self._kernels)
+
+    def extend(self) -> None:
+        """Replaces the dispatches that are meant and are not replaced yet, or none. The session's lock is
+        held and nothing runs."""
+        begun = len(self._kernels)
+        try:
+            for functions in self._meant():
+                self._replace(functions)
+        except BaseException:
+            for kernel in self._kernels[begun:]:
+                kernel.undo()
+                self.replaced.difference_update(kernel.functions)
+            del self._kernels[begun:]
+            raise
+
+    def require_some(self) -> None:
+        """NOT_FOUND for the first pattern that means nothing."""
+        if self._kernels:
+            return
+        names = [names for _, _, *names in self._owner.functions()]
+        for pattern in self.patterns:
+            if not any(fnmatchcase(name, pattern) for pair in names for name in pair):
+                raise NotFoundError(
+                    f"replace: no dispatch of the session is called '{pattern}'; near it are: "
+                    f"{near(pattern, (name for name, _ in names)) or 'none'}"
+                )
+
+    def restore(self) -> None:
+        """Runs the originals again. The session's lock is held and nothing runs."""
+        for kernel in self._kernels:
+            kernel.undo()
+
+    def undo(self) -> None:
+        """Runs the originals again; the second time it does nothing. It waits for calls in progress.
+        FAILED_PRECONDITION in a call of the session."""
+        self._owner.remove(self)
+
+    def _meant(self) -> list[tuple[tuple[Executable, int], ...]]:
+        """Functions to replace, together if they are a run: each pattern means one then."""
+        found = [
+            [
+                (executable, ordinal)
+                for executable, ordinal, *names in self._owner.functions()
+                if any(fnmatchcase(name, pattern) for name in names)
+            ]
+            for pattern in self.patterns
+        ]
+        if len(found) == 1:
+            return [(function,) for function in found[0] if function not in self.replaced]
+        for pattern, functions in zip(self.patterns, found, strict=True):
+            if len(functions) > 1:
+                names = ", ".join(executable.function_name(ordinal) for executable, ordinal in functions)
+                raise InvalidArgumentError(
+                    f"replace: each pattern of a run is to mean one dispatch, but '{pattern}' means {names}"
+                )
+        return [tuple(f[0] for f in found)] if all(found) and not self._kernels else []
+
+    def _replace(self, functions: Sequence[tuple[Executable, int]]) -> None:
+        local: list[Function] = []
+        for executable, ordinal in functions:
+            if not isinstance(executable, LocalExecutable):
+                raise UnimplementedError(
+                    f"replace: {executable.function_name(ordinal)} runs on a device whose dispatches cannot "
+                    "be replaced; those of local-task and local-sync can"
+                )
+            self._owner.require_own(executable, ordinal)
+            local.append((executable, ordinal))
+        self._kernels.append(LocalKernel(self.kernel, local, self._allowed))
+        self.replaced.update(local)
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        state = "" if self in self._owner.active else "; undone"
+        return f"<replacement of {', '.join(self.names)} by {self.kernel.name}{state}>"
+
+
+def _address(data: Bytes | memoryview) -> int:
+    return address_of(np.frombuffer(data, np.uint8)) if len(data) else 0
+
+
+def verified(verify: bool, atol: float | None, rtol: float | None, ulp: float | None) -> Tolerance | None:
+    """How near results are to be; None: they are not compared."""
+    allowed = tolerance(atol, rtol, ulp)
+    return allowed if verify or allowed != EXACT else None

@@ -1,0 +1,112 @@
+"""Compares a kernel with the function that it replaces, on copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from jitree.base.records import NamedTuple
+from jitree.errors import FailedPreconditionError
+from jitree.hal.stepwise import memory
+from jitree.observe.tolerance import compare
+from jitree.regs.memory import address_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jitree.hal.stepwise import Extent
+    from jitree.kernels.kernel import BoundTensor
+    from jitree.observe.tolerance import Tolerance
+
+_ZONE: Final = 4096
+"""Bytes around each copy in which stray stores are seen: a multiple of what kernels may take for granted."""
+_UNTOUCHED: Final = 0xA5
+
+
+class _Region:
+    """Copies a range of memory, with zones around it."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self.first, self.end = first, end
+        self._bytes = np.full(end - first + 3 * _ZONE, _UNTOUCHED, np.uint8)
+        offset = (first - address_of(self._bytes)) % _ZONE  # aligned as what it copies
+        self.start = _ZONE + offset
+        self.address = address_of(self._bytes) + self.start
+        self.original = memory((first, end - first))
+        self.data = self._bytes[self.start : self.start + end - first]
+        self.data[:] = self.original
+        self.changed = np.zeros(end - first, np.bool_)
+        """Bytes that originals have changed that came before."""
+
+    def stray(self) -> int:
+        """How many bytes of the zones have changed."""
+        zones = self._bytes[: self.start], self._bytes[self.start + self.end - self.first :]
+        return sum(int(np.count_nonzero(zone != _UNTOUCHED)) for zone in zones)
+
+
+class CopiedMemory:
+    """Copies of ranges, which share what ranges share."""
+
+    def __init__(self, extents: Sequence[Extent]) -> None:
+        self._regions: list[_Region] = []
+        ends: list[list[int]] = []
+        for address, length in sorted(extents):
+            if ends and address <= ends[-1][1]:
+                ends[-1][1] = max(ends[-1][1], address + length)
+            else:
+                ends.append([address, address + length])
+        self._regions = [_Region(first, end) for first, end in ends]
+        self.extents = [(self._moved(address), length) for address, length in extents]
+        """The ranges in the copies."""
+
+    def _moved(self, address: int) -> int:
+        (region,) = (each for each in self._regions if each.first <= address <= each.end)
+        return region.address + address - region.first
+
+    def keep_changes(self) -> None:
+        """Notes what originals have changed, which no kernel is to change."""
+        for region in self._regions:
+            region.changed = region.data != region.original
+
+    def require_near(self, what: str, parts: Sequence[CheckedDispatch], allowed: Tolerance) -> None:
+        """Raises FAILED_PRECONDITION for stray stores and far results. The kernel has run on the copies, the
+        originals on the memory itself. ``what``: who differs."""
+        stray = sum(region.stray() for region in self._regions)
+        if stray:
+            raise FailedPreconditionError(f"{what}: the kernel has written {stray} bytes outside of bindings")
+        for region in self._regions:
+            region.data[region.changed] = region.original[region.changed]
+        moved = iter(self.extents)
+        for part in parts:
+            _require_near(what, part, [next(moved) for _ in part.extents], allowed)
+
+
+class CheckedDispatch(NamedTuple):
+    """A dispatch: its name, its tensors, and the ranges of its bindings."""
+
+    name: str
+    tensors: Sequence[BoundTensor]
+    extents: Sequence[Extent]
+
+
+def _require_near(what: str, part: CheckedDispatch, copies: Sequence[Extent], allowed: Tolerance) -> None:
+    theirs = [memory(extent).copy() for extent in part.extents]
+    own = [memory(extent).copy() for extent in copies]
+    for tensor in part.tensors:
+        here, there = tensor.view(own[tensor.binding]), tensor.view(theirs[tensor.binding])
+        found = compare(here, there, here.shape, allowed)
+        if found.first is not None:
+            raise FailedPreconditionError(
+                f"{what} differ in binding {tensor.binding} of {part.name} ({tensor}) {found.first}; "
+                f"{found.differing} of {found.size} elements differ, by {found.max_abs:g} (relative "
+                f"{found.max_rel:g}) at most, allowed: {allowed}; correct it, or pass atol=, rtol= or ulp="
+            )
+        here[...] = there
+    for number, (here, there) in enumerate(zip(own, theirs, strict=True)):
+        wrong = np.flatnonzero(here != there)
+        if len(wrong):
+            raise FailedPreconditionError(
+                f"{what} differ in {len(wrong)} bytes of binding {number} of {part.name} that are in no "
+                f"tensor of types=, from byte {wrong[0]} on"
+            )
