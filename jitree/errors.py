@@ -259,7 +259,8 @@ class system_refusals(ContextDecorator):
 
 
 class ignored:
-    """As ``contextlib.suppress``, but what a signal's handler raises goes through."""
+    """As ``contextlib.suppress``, but what a signal's handler raises goes through, and a status that is not
+    named: DEADLINE_EXCEEDED is an ``OSError``."""
 
     def __init__(self, *kinds: type[Exception]) -> None:
         self._kinds = kinds
@@ -267,7 +268,8 @@ class ignored:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        return isinstance(error, self._kinds) and not is_interruption(error)
+        is_named = not isinstance(error, StatusError) or StatusError in self._kinds
+        return is_named and isinstance(error, self._kinds) and not is_interruption(error)
 
 
 def attribute_of(value: object, name: str, default: Any = None) -> Any:
@@ -378,9 +380,9 @@ def as_raised(error: BaseException) -> BaseException:
 
 
 def pass_interruption(error: BaseException) -> None:
-    """Raises again what a signal's handler raised, whatever class the work's failures have: ``TimeoutError``
-    is an ``OSError``."""
-    if is_interruption(error):
+    """Raises again what ends the work from outside, whatever class the work's failures have: what a signal's
+    handler raised, deadlines, cancellation. ``TimeoutError`` is an ``OSError``."""
+    if is_interruption(error) or isinstance(error, (CancelledError, DeadlineExceededError)):
         raise_as_raised(error)
         raise error
 

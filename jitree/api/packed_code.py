@@ -10,11 +10,11 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jitree import errors
 from jitree.api.calls.refusal import describe
 from jitree.codegen.image import packs
 from jitree.codegen.image.contents import Mismatch, Pack, warn
 from jitree.codegen.image.flat import hashed
-from jitree.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, UnavailableError
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.vmfb.decode import BytecodeModule
 
@@ -31,7 +31,7 @@ def open_pack(
     """
     if not isinstance(compiled, (str, os.PathLike)):
         what = "the path of a file that `jitree cache pack` has made"
-        raise InvalidArgumentError(f"compiled: expected {what} but got {describe(compiled)}")
+        raise errors.InvalidArgumentError(f"compiled: expected {what} but got {describe(compiled)}")
     if sandbox:
         from jitree.api.sandbox import refuse_machine_code
 
@@ -46,13 +46,14 @@ def open_pack(
         if len(others) == len(programs):
             raise Mismatch(missing)
     except FileNotFoundError:
-        raise NotFoundError(f"compiled: no such file: '{path}'") from None
+        raise errors.NotFoundError(f"compiled: no such file: '{path}'") from None
     except PermissionError as error:
-        raise PermissionDeniedError(f"compiled: '{path}' cannot be read: {error.strerror}") from None
+        raise errors.PermissionDeniedError(f"compiled: '{path}' cannot be read: {error.strerror}") from None
     except OSError as error:
-        raise UnavailableError(f"compiled: '{path}' cannot be read: {error.strerror}") from None
+        errors.pass_interruption(error)
+        raise errors.UnavailableError(f"compiled: '{path}' cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise InvalidArgumentError(f"compiled: '{path}': {error}") from None
+        raise errors.InvalidArgumentError(f"compiled: '{path}': {error}") from None
     except Mismatch as mismatch:
         warn(path, str(mismatch))
         return ()

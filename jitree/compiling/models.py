@@ -39,6 +39,7 @@ from jitree.errors import (
     UnavailableError,
     UnimplementedError,
     folded,
+    ignored,
     memory_errors,
     system_refusals,
 )
@@ -231,7 +232,7 @@ def compile_model(
 def _refuse_own_place(model: Any, output: str) -> None:
     """INVALID_ARGUMENT where the module would take the model's place."""
     is_same = False
-    with contextlib.suppress(OSError, ValueError, TypeError):  # there is none, or it is no path
+    with ignored(OSError, ValueError, TypeError):  # there is none, or it is no path
         is_same = os.path.samefile(model, output)
     if is_same:
         raise InvalidArgumentError(f"'{output}' is the model itself; name another file for the module")

@@ -23,7 +23,7 @@ import numpy as np
 
 from jitree import errors
 from jitree.base.finalizers import guard
-from jitree.errors import CancelledError, StatusError, pass_interruption
+from jitree.errors import CancelledError, StatusError, is_interruption, pass_interruption
 from jitree.hal.groups.presence import FAILED, LEFT, NOTE_BYTES, Presence
 from jitree.hal.groups.transport import wait_looking
 
@@ -241,7 +241,8 @@ class Communicator:
         try:
             return bool(self.handle) and is_whole and wait_looking(self._finalize, _FINAL_SECONDS)
         except StatusError as error:
-            pass_interruption(error)
+            if is_interruption(error):
+                raise
             return False
         except RuntimeError as error:  # the interpreter exits, and starts no more threads
             pass_interruption(error)

@@ -29,6 +29,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     UnavailableError,
     UnknownError,
+    pass_interruption,
 )
 
 Rows = npt.NDArray[Any]
@@ -384,8 +385,8 @@ class Batcher(Admission):
         try:
             async with asyncio.timeout(left):
                 await self._news.wait()
-        except TimeoutError:
-            pass
+        except TimeoutError as error:
+            pass_interruption(error)
         return True
 
     def _take(self) -> list[_Request]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol, Self
 
 from jitree.base.finalizers import Unique
-from jitree.errors import DeadlineExceededError, FailedPreconditionError
+from jitree.errors import DeadlineExceededError, FailedPreconditionError, pass_interruption
 from jitree.integrations.batching import Admission, contained
 
 _END: Final = object()
@@ -65,7 +65,8 @@ class AnswerStream(Unique):
         try:
             async with asyncio.timeout_at(self._end):
                 part = await self.parts.get()
-        except TimeoutError:
+        except TimeoutError as error:
+            pass_interruption(error)
             raise DeadlineExceededError(f"the answer was not complete within {self._timeout} s") from None
         if part is _END:
             raise StopAsyncIteration

@@ -27,10 +27,10 @@ from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,
     NotFoundError,
-    UnavailableError,
     attribute_of,
     error_context,
     pass_interruption,
+    system_refusals,
 )
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.elf_file import read_elf
@@ -200,11 +200,8 @@ def _mapped_ranges(device: int, inode: int) -> tuple[_AddressRange, ...]:
     """Where a file is mapped in this process; neighbouring ranges of one kind as one."""
     wanted = f"{os.major(device):02x}:{os.minor(device):02x}", str(inode)
     ranges: list[_AddressRange] = []
-    try:
+    with system_refusals(f"libraries of the system cannot be used without '{_MAPS}'"):
         lines = Path(_MAPS).read_text().splitlines()
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"libraries of the system cannot be used without '{_MAPS}': {error}") from None
     for line in lines:
         place, rights, _, file_device, file_inode, *_ = line.split(maxsplit=5)
         if (file_device, file_inode) != wanted or "r" not in rights:

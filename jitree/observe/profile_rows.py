@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from math import prod
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from jitree.base.events import DISPATCH
-from jitree.errors import UnavailableError, pass_interruption
+from jitree.errors import system_refusals
 from jitree.hal.profiling import OPERATION
 from jitree.observe.export_names import parse
 from jitree.observe.profiled import line_of
@@ -195,12 +196,8 @@ def operations(name: str) -> int:
 def write(noted: Noted, path: str | os.PathLike[str]) -> None:
     """UNAVAILABLE where the file cannot be written."""
     text = json.dumps({"traceEvents": list(_Trace(noted).events()), "displayTimeUnit": "ns"})
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"unable to write file `{os.fspath(path)}`: {error.strerror}") from error
+    with system_refusals(f"unable to write file `{os.fspath(path)}`"):
+        Path(path).write_text(text, encoding="utf-8")
 
 
 class _Trace:

@@ -302,11 +302,8 @@ def _report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: Parsed
     path = flags.text("benchmark_out")
     if path:
         text = render(flags.text("benchmark_out_format"), filed, lambda: context, layout)
-        try:
+        with errors.system_refusals(f"unable to write file `{path}`"):
             Path(path).write_text(text)
-        except OSError as error:
-            errors.pass_interruption(error)
-            raise errors.UnavailableError(f"unable to write file `{path}`: {error.strerror}") from None
 
 
 def _aggregated(rows: Sequence[BenchmarkRow]) -> list[BenchmarkRow]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jitree.errors import InvalidArgumentError, NotFoundError, error_context, pass_interruption
+from jitree.errors import InvalidArgumentError, NotFoundError, error_context, is_interruption
 from jitree.tools import devices, program
 from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.tools.observe_flags import refuse_profiles
@@ -185,5 +185,6 @@ def _run_test(
             session.append_module(CheckModule(report.fail))
             program.load_modules(session, modules)[name]()
     except Exception as error:
-        pass_interruption(error)
+        if is_interruption(error):
+            raise
         report.fail(error_line(error))

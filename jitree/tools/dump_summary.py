@@ -14,7 +14,7 @@ from typing import Any, Final
 from jitree.api.calls.declaration import Parameter, signature_of
 from jitree.base.records import rows_of
 from jitree.cuda import executable_format, ptx
-from jitree.errors import StatusError
+from jitree.errors import StatusError, is_interruption
 from jitree.loaders import elf_format
 from jitree.loaders.elf_file import bad_elf, read_elf
 from jitree.loaders.embedded_elf import open_library
@@ -102,9 +102,9 @@ def _elf_lines(data: memoryview) -> Iterator[str]:
             left -= len(line)
             if left < 0:
                 raise bad_elf("its sections or names overlap; the data is damaged")
-    except StatusError:
-        raise
     except Exception as error:  # pyelftools raises what it meets: KeyError, struct.error, ELFError ...
+        if isinstance(error, StatusError) or is_interruption(error):
+            raise
         raise bad_elf(f"pyelftools finds {type(error).__name__}: {error}; the data is damaged") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import socket
@@ -17,8 +18,14 @@ import pytest
 from jitree import Session
 from jitree.api.calls import conversion
 from jitree.api.process import messages
-from jitree.base import copying, private_files, start
-from jitree.errors import ResourceExhaustedError, ignored
+from jitree.base import copying, dlpack, private_files, start
+from jitree.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    ResourceExhaustedError,
+    StatusError,
+    ignored,
+)
 from jitree.hal import heap
 from jitree.hal.groups import rendezvous
 from jitree.modules.hal import pacing
@@ -132,6 +139,67 @@ def test_what_is_ignored() -> None:
         _raise_by_alarm(Late("too late"))
     with pytest.raises(ValueError), ignored(OSError):
         raise ValueError
+    with pytest.raises(DeadlineExceededError), ignored(OSError):
+        raise DeadlineExceededError("too late")
+    with ignored(StatusError):
+        raise DeadlineExceededError("too late")
+
+
+@pytest.mark.parametrize("kind", [DeadlineExceededError, CancelledError])
+def test_what_ends_a_block_is_no_refusal_of_the_system(kind: type[StatusError], tmp_path: Path) -> None:
+    """A deadline's error is an ``OSError``, and each status a ``RuntimeError``. Files may be a program's."""
+
+    def read(size: int = -1) -> bytes:
+        raise kind("too late")
+
+    late: Any = SimpleNamespace(read=read, fileno=read)
+    with pytest.raises(kind):
+        archive.content(late)
+    with pytest.raises(kind):
+        dlpack.import_array(SimpleNamespace(__dlpack__=lambda **_: read(), __dlpack_device__=lambda: (1, 0)))
+
+
+_CHILDREN = {
+    "api/process/serving.py", "base/start.py", "codegen/image/build.py", "codegen/image/builder_process.py",
+    "compiling/importer.py", "compiling/peer.py",
+}  # fmt: skip
+"""What runs in processes that only answer, or as one begins and ends: no program's code raises there."""
+_OTHERS = {
+    "api/calls/native/exporting.py": "the caller is in C",
+    "codegen/image/worklist.py": "it is raised again when the others have done their part",
+    "cuda/completion.py": "on a thread of the package", "cuda/queue.py": "on a thread of the package",
+    "hal/groups/presence.py": "on a thread of the package",
+    "hal/semaphore.py": "while what a handler has raised is on its way",
+    "integrations/batching.py": "the request fails by it",
+    "integrations/streams.py": "the request fails by it",
+    "tools/main.py": "the process ends by it",
+}  # fmt: skip
+_WIDE = {"OSError", "TimeoutError", "Exception"}
+
+
+def _name(node: ast.AST) -> str:
+    return ast.unparse(node).rpartition(".")[2]
+
+
+def _swallows(path: Path) -> bool:
+    """Whether any ``except``, or ``suppress``, of a wide class takes all for a failure of its work."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ExceptHandler) and node.type is not None:
+            names = (name for name in ast.walk(node.type) if isinstance(name, ast.Name))
+            kinds, body = {name.id for name in names}, "\n".join(map(ast.unparse, node.body))
+            if _WIDE & kinds and "_interruption(" not in body and body != "raise":
+                return True
+        arguments = node.args if isinstance(node, ast.Call) and _name(node.func) == "suppress" else []
+        if {*_WIDE, "BaseException"} & {*map(_name, arguments)}:
+            return True
+    return False
+
+
+def test_wide_classes_are_looked_at() -> None:
+    """Errors of signals' handlers and deadlines have the classes of what the system refuses."""
+    package = Path(archive.__file__).parents[1]
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if _swallows(path)}
+    assert found == {*_CHILDREN, *_OTHERS}
 
 
 def _raise_by_alarm(error: Exception) -> None:

@@ -14,9 +14,10 @@ import resource
 import signal
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from jitree.errors import UnavailableError, pass_interruption
+from jitree.errors import UnavailableError, system_refusals
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
@@ -160,12 +161,8 @@ def _address_space() -> int:
 
 
 def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"no process can be confined where '{path}' cannot be read: {error}") from None
+    with system_refusals(f"no process can be confined where '{path}' cannot be read"):
+        return Path(path).read_bytes()
 
 
 def _require(result: int) -> None:

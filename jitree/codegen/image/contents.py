@@ -241,6 +241,7 @@ class Pack:
         try:
             index, start = self._index()
         except OSError as error:
+            pass_interruption(error)
             raise Mismatch(f"it cannot be read ({error.strerror})") from None
         self.programs: set[bytes] = set()
         self._images: dict[bytes, tuple[int, int]] = {}
@@ -301,7 +302,8 @@ class Pack:
         at, size = place
         try:
             image = decode(os.pread(self._file, size, at), key)
-        except OSError:
+        except OSError as error:
+            pass_interruption(error)
             image = None
         if image is None and self._images.pop(key, None) is not None:
             warn(self._path, "a part of it is damaged")

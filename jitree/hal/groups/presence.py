@@ -24,13 +24,12 @@ import struct
 import time
 import warnings
 from collections import Counter
-from contextlib import suppress
 from threading import Event, Thread
 from typing import Any, Final
 
 from jitree.base.finalizers import guard
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.errors import UnavailableError
+from jitree.errors import UnavailableError, ignored, pass_interruption
 
 NOTE_BYTES: Final = 1024
 """Of what member 0 lets the others know, to find it."""
@@ -110,7 +109,7 @@ class _Line:
 
     def __init__(self, connection: socket.socket) -> None:
         for option in _KEEP_ALIVE:
-            with suppress(OSError):  # a system that does not have it
+            with ignored(OSError):  # a system that does not have it
                 connection.setsockopt(*option)
         self.connection = connection
         self.rank = -1
@@ -129,13 +128,14 @@ class _Line:
             if not part or (self.rank < 0 and len(self._heard) > _STRANGER_BYTES):
                 return None
             found = [json.loads(line) for line in lines]
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError) as error:
+            pass_interruption(error)
             return None
         return found if all(isinstance(message, dict) for message in found) else None
 
     def send(self, message: dict[str, Any]) -> None:
         """Of a few bytes, which never wait. The other side may have gone."""
-        with suppress(OSError):
+        with ignored(OSError):
             self.connection.sendall(json.dumps(message).encode() + b"\n")
 
 
@@ -207,11 +207,12 @@ class Presence:
     def _connect(self, host: str, port: int, token: str) -> _Line | None:
         try:
             connection = socket.create_connection((host, port), _CONNECT_SECONDS)
-        except OSError:
+        except OSError as error:
+            pass_interruption(error)
             return None
         line = _Line(connection)
         try:
-            with suppress(OSError):
+            with ignored(OSError):
                 word = connection.recv(_WORD_BYTES, socket.MSG_WAITALL)
                 line.send({"proof": _proof(token, word, self._rank), "rank": self._rank})
                 if connection.recv(1) == b"\n":  # accepted
@@ -248,7 +249,7 @@ class Presence:
                 for line in self._lines.values():
                     line.send(message)
             for connection in closed:
-                with suppress(OSError):
+                with ignored(OSError):
                     connection.shutdown(socket.SHUT_RDWR)  # which the thread hears
 
     # The ends of others.
@@ -318,7 +319,7 @@ class Presence:
         connection.setblocking(False)
         line = _Line(connection)
         self._selector.register(connection, selectors.EVENT_READ, line)
-        with suppress(OSError):  # it has gone, which is heard of
+        with ignored(OSError):  # it has gone, which is heard of
             connection.send(line.word)
 
     def _strangers(self, most: int = _MOST_STRANGERS) -> list[_Line]:
@@ -368,7 +369,7 @@ class Presence:
             return False
         line.rank = rank
         self._lines[rank] = line
-        with suppress(OSError):
+        with ignored(OSError):
             line.connection.send(b"\n")
         for known in self._told:
             self._tell_one(line, known)
@@ -397,7 +398,7 @@ def _listening(count: int) -> socket.socket | None:
     dual = [True] if socket.has_dualstack_ipv6() else []
     for is_dual in (*dual, False):
         family = socket.AF_INET6 if is_dual else socket.AF_INET
-        with suppress(OSError):
+        with ignored(OSError):
             return socket.create_server(("", 0), family=family, backlog=count, dualstack_ipv6=is_dual)
     return None
 
@@ -407,7 +408,7 @@ def _addresses() -> list[str]:
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none
+            with ignored(OSError):  # it has none
                 request = struct.pack("256s", name.encode()[:15])
                 address = fcntl.ioctl(any_socket, _GET_ADDRESS, request)[20:24]
                 found.append(socket.inet_ntoa(address))
@@ -419,5 +420,6 @@ def _machine() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
-    except OSError:
+    except OSError as error:
+        pass_interruption(error)
         return socket.gethostname()

@@ -19,6 +19,7 @@ from jitree.base.finalizers import Finalizer, guard, uninterrupted
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import atomic_load, atomic_store, size_of
+from jitree.errors import pass_interruption
 from jitree.hal import watchdog
 from jitree.hal.command_layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, Functions, Helper, ThreadTeam
 from jitree.hal.command_list import CommandList
@@ -96,7 +97,8 @@ class _Helpers:
         self._threads.append(thread)
         try:
             thread.start()
-        except RuntimeError:
+        except RuntimeError as error:
+            pass_interruption(error)
             self._threads.pop()
             self._team.workers = number - 1
             self._team.most = min(self._team.most, number - 1)

@@ -124,7 +124,8 @@ class _Shared:
             self.threads[place] = thread
         try:
             thread.start()
-        except RuntimeError:
+        except RuntimeError as error:
+            errors.pass_interruption(error)
             with self.lock:
                 del self.threads[place]
             return False

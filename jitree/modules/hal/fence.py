@@ -88,11 +88,10 @@ class FenceWait:
         try:
             await asyncio.wait_for(_reached(fence), self._remaining())
             self._status = _OK
-        except TimeoutError as error:
-            if isinstance(error, errors.StatusError):
-                self._fail(error)
         except errors.StatusError as error:
             self._fail(error)
+        except TimeoutError as error:
+            errors.pass_interruption(error)
         except asyncio.CancelledError:
             fence.interrupt(errors.CancelledError("the wait for it was cancelled"))
             raise
