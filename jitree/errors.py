@@ -117,7 +117,8 @@ class StatusError(RuntimeError):
         return self
 
     def __str__(self) -> str:
-        return printable("; ".join([self.code.name, self.message, *self.contexts]))
+        text = "; ".join([self.code.name, self.message, *self.contexts])
+        return printable(text.replace("; \n", ";\n"))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.message,), self.__dict__)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 import sys
 from array import array as words
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 
-from jitree.api.calls.transfers import CALLER, ImplicitTransfer, keep_interrupt, to_numpy
+from jitree.api.calls.transfers import (
+    CALLER,
+    HostMethods,
+    ImplicitTransfer,
+    copy_to_device,
+    copy_view,
+    keep_interrupt,
+    to_numpy,
+)
 from jitree.base.finalizers import guard
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError, fold, folded, pass_interruption
 from jitree.hal.buffer import PENDING, BufferView
@@ -38,17 +46,18 @@ class _ArrayExports:
     """``__dlpack_c_exchange_api__``, where machine code of calls is there."""
 
     def __get__(self, array: Array | None, cls: type[Array]) -> object:
-        capsule = _Indexing.exchange_functions()
+        capsule = _Others.exchange_functions()
         if capsule is None:
             raise AttributeError("there is no machine code of calls; use __dlpack__")
         return capsule
 
 
-class Array(ImplicitTransfer):
+class Array(HostMethods, ImplicitTransfer):
     """A dense array in device memory.
 
     On the CPU drivers ``np.asarray(array)``, DLPack consumers and (from Python 3.12 on) ``memoryview(array)``
-    share its memory without copying. Numpy functions and operators take it and give numpy arrays. The result
+    share its memory without copying. Numpy's functions, operators and methods compute on the host and give
+    numpy arrays; ``copy``, ``to_device``, ``out=`` and ``a += 1`` stay on the device. The result
     of an asynchronous call may still be computed: whatever needs the elements waits, and raises what the call
     failed with; ``await array`` waits in asyncio.
     """
@@ -175,10 +184,6 @@ class Array(ImplicitTransfer):
         """Bytes on the device: elements below 8 bits are packed."""
         return self.element_type.byte_length(self.shape)
 
-    @property
-    def T(self) -> npt.NDArray[Any]:
-        return self._implicitly().T
-
     def _compute_until(self, fence: Fence) -> None:
         """Computes the elements in memory that the host does not see: they are there when a fence is reached,
         or has failed, which is a matter of the results."""
@@ -248,7 +253,7 @@ class Array(ImplicitTransfer):
         known = self._known_elements()
         if known is None:
             if self._owner is not None:
-                found = _MachineCode.find_elements(self)
+                found = _Others.find_elements(self)
                 if found is not None:
                     return found
                 found = self._fetch()
@@ -283,7 +288,7 @@ class Array(ImplicitTransfer):
         if self._view is not None or keeper is None or keeper.pattern is None:
             return None
         writes = WRITES[0]
-        fetched = _MachineCode.fetch(keeper.pattern, self)
+        fetched = _Others.fetch(keeper.pattern, self)
         exchange = self._device.array_exchange
         is_shared = exchange is None or exchange.shares  # for all that is known without a view
         self._elements = None if fetched is None or is_shared else (fetched, writes)
@@ -362,23 +367,6 @@ class Array(ImplicitTransfer):
             return self[index].item()
         return self._implicitly().item(*index)
 
-    def tolist(self) -> Any:
-        return self._implicitly().tolist()
-
-    def astype(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        from jitree.base.copying import copy_of
-
-        return copy_of(self._implicitly(), dtype)
-
-    def reshape(self, *shape: Any) -> npt.NDArray[Any]:
-        return self._implicitly().reshape(*shape)
-
-    def __len__(self) -> int:
-        shape = self.shape
-        if not shape:
-            raise TypeError("len() of an array of rank 0")
-        return shape[0]
-
     @folded
     def __getitem__(self, index: Any) -> Any:
         """Elements as numpy gives them. Of an array in device memory a part is read by itself, unless machine
@@ -387,7 +375,7 @@ class Array(ImplicitTransfer):
             if self._device.array_exchange is not None and self._known_elements() is None:
                 self._require_implicit()
                 is_little = self._view is None and self.nbytes <= _LITTLE
-                part = None if is_little else _Indexing.read(self, index)
+                part = None if is_little else _Others.read(self, index)
                 if part is not None:
                     return part
             return self._implicitly()[index]
@@ -395,7 +383,7 @@ class Array(ImplicitTransfer):
             raise
         except (IndexError, OverflowError) as error:
             pass_interruption(error)
-            raise _Indexing.explained(error, self.shape, index) from None
+            raise _Others.explained(error, self.shape, index) from None
 
     @folded
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -405,23 +393,31 @@ class Array(ImplicitTransfer):
         INVALID_ARGUMENT for other types and for shapes that do not fit, OUT_OF_RANGE outside,
         PERMISSION_DENIED for memory that must stay as it is, FAILED_PRECONDITION for a donated array.
         """
-        _Indexing.write(self, index, value)
+        _Others.write(self, index, value)
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._implicitly())
+    def copy(self) -> Array:
+        """Copies the array on its device."""
+        self.wait()
+        view, device = self.view, self._device
+        if view.buffer.host_address is None:
+            return Array(copy_view(view, device), device)
+        return Array(copy_to_device(self.to_host(), self.element_type, device), device)
 
-    def __contains__(self, value: object) -> bool:
-        return value in self._implicitly()
+    __copy__ = copy
 
-    def __complex__(self) -> complex:
-        return complex(self._implicitly())
+    def __deepcopy__(self, memo: object) -> Array:
+        return self.copy()
 
-    def __index__(self) -> int:
-        return self._implicitly().__index__()
+    def to_device(self, device: Any, /, *, stream: None = None) -> Any:
+        """Moves the array: to a device through the host, by "cpu" to numpy as the standard of arrays has it.
+
+        It is the same array if it is there. INVALID_ARGUMENT for what is neither."""
+        return _Others.moved(self, device, stream)
 
     def __reduce__(self) -> Any:
-        """Pickles and deep copies are numpy arrays on the host."""
-        return np.array, (self._implicitly().copy(),)
+        """Pickles elements and the URI of a device: a process has one for arrays of each URI. Fails with what
+        the driver says where there is no such device."""
+        return _Others.unpickled, (self._own_copy(), self._device.uri)
 
     def __repr__(self) -> str:
         if self.is_donated:
@@ -444,8 +440,15 @@ WRITES: Final = words("q", (0,))
 each other: what the host has seen of any is old after the next."""
 
 
-class _MachineCode:
-    """What machine code does for arrays, once it is there."""
+class _Others:
+    """What is done for arrays by those that are built on them, and by machine code once it is there."""
+
+    read: Callable[[Array, Any], Any]
+    write: Callable[[Array, Any, Any], None]
+    explained: Callable[[Exception, tuple[int, ...], Any], Exception]
+    exchange_functions: Callable[[], object]
+    moved: Callable[[Array, Any, None], Any]
+    unpickled: Callable[[npt.NDArray[Any], str], Array]
 
     find_elements: Callable[[Array], npt.NDArray[Any] | None] = staticmethod(lambda array: None)
     """The elements of an array that has an owner, None where that takes more than a look at its handle."""
@@ -459,16 +462,7 @@ class _MachineCode:
 def converter(kind: type, take: Callable[[Array], Any]) -> Callable[[Array], Any] | None:
     """Tells what makes an array another library's type. It is None where that takes ``take``; None as long as
     there is no machine code of calls."""
-    return _MachineCode.converter(kind, take)
-
-
-class _Indexing:
-    """What :mod:`jitree.api.indexing` and others do for arrays, which they are built on."""
-
-    read: Callable[[Array, Any], Any]
-    write: Callable[[Array, Any, Any], None]
-    explained: Callable[[Exception, tuple[int, ...], Any], Exception]
-    exchange_functions: Callable[[], object]
+    return _Others.converter(kind, take)
 
 
 def use_parts(
@@ -476,12 +470,16 @@ def use_parts(
     write: Callable[[Array, Any, Any], None],
     explained: Callable[[Exception, tuple[int, ...], Any], Exception],
     exchange_functions: Callable[[], object],
+    moved: Callable[[Array, Any, None], Any],
+    unpickled: Callable[[npt.NDArray[Any], str], Array],
 ) -> None:
     """From now on indices are understood, and other libraries find DLPack's C exchange interface."""
-    _Indexing.read = staticmethod(read)
-    _Indexing.write = staticmethod(write)
-    _Indexing.explained = staticmethod(explained)
-    _Indexing.exchange_functions = staticmethod(exchange_functions)
+    _Others.read = staticmethod(read)
+    _Others.write = staticmethod(write)
+    _Others.explained = staticmethod(explained)
+    _Others.exchange_functions = staticmethod(exchange_functions)
+    _Others.moved = staticmethod(moved)
+    _Others.unpickled = staticmethod(unpickled)
 
 
 def replace_methods(
@@ -494,6 +492,6 @@ def replace_methods(
     """From now on arrays are looked at by machine code (:mod:`jitree.api.calls.native.arrays`)."""
     Array.__array__ = array_method  # type: ignore[method-assign]
     Array.__buffer__ = buffer_method  # type: ignore[method-assign]
-    _MachineCode.find_elements = staticmethod(find_elements)
-    _MachineCode.fetch = staticmethod(fetch)
-    _MachineCode.converter = staticmethod(converter)
+    _Others.find_elements = staticmethod(find_elements)
+    _Others.fetch = staticmethod(fetch)
+    _Others.converter = staticmethod(converter)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import numpy as np
 
-from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
+from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature, pointed_out
 from jitree.api.calls.packing import packers, unpacked, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ordered_view
 from jitree.base.arguments import is_deep
@@ -434,13 +434,15 @@ class Function(Remade):
             raise self._in_call(
                 InvalidArgumentError(f"expected {self._argument_count} arguments but passed {len(arguments)}")
             )
+        packed, left = None, iter(arguments)
         try:
             if Donation in map(type, arguments):
                 return self._pack_donations(arguments, packers)
-            packed = [pack(value) for pack, value in zip(packers, arguments, strict=False)]
+            packed = [pack(value) for value, pack in zip(left, packers, strict=False)]
             return self._complete(arguments, packed)
         except StatusError as error:
-            self._in_call(error)
+            count = len(arguments) - sum(1 for _ in left)
+            self._in_call(error, count - 1 if packed is None else -1)
             raise
         except RecursionError:
             if not is_deep(arguments):
@@ -480,10 +482,11 @@ class Function(Remade):
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
         return unpacked(results, self.unpackers, self.devices, fence)
 
-    def _in_call(self, error: StatusError) -> StatusError:
-        return error.with_context(f"invoking function '{self.name}'").with_context(
-            f"`{self.signature.declaration}`"
-        )
+    def _in_call(self, error: StatusError, index: int = -1) -> StatusError:
+        """``index``: of the argument that is at fault, if it is one."""
+        signature = self.signature
+        shown = f"`{signature.declaration}`" if index < 0 else pointed_out(signature, index)
+        return error.with_context(f"invoking function '{self.name}'").with_context(shown)
 
     def _fail(self, error: StatusError) -> NoReturn:
         raise_in_place_of(error, carried(error))

@@ -17,7 +17,7 @@ from jitree.api.array import Array
 from jitree.api.calls.conversion import convert_exactly, holds, numbers_of
 from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.storage_arguments import require_writable, rewritten
-from jitree.api.calls.tensor_packing import NUMBERS, as_array
+from jitree.api.calls.tensor_packing import LISTS, NUMBERS, as_array
 from jitree.api.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, copy_to_device, copy_view, native_row
 from jitree.base.arguments import is_masked, shown
 from jitree.base.copying import copy_into
@@ -219,7 +219,7 @@ def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[A
     if host is not None and not isinstance(value, np.generic):
         _require_elements(native_row(host.dtype), row, value)
         return host.view(row.dtype) if host.dtype != row.dtype else host
-    if not isinstance(value, (*NUMBERS, list, tuple)):
+    if not isinstance(value, (*NUMBERS, *LISTS)):
         raise refused("the value", expected, value)
     try:
         given = numbers_of(value)

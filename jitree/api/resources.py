@@ -14,7 +14,13 @@ from jitree.api.load_order import parse_reference
 from jitree.api.session_arguments import host_array, require, require_arithmetic, require_option
 from jitree.base.finalizers import Unique
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import InvalidArgumentError, StatusError, UnavailableError, UnimplementedError
+from jitree.errors import (
+    InvalidArgumentError,
+    StatusError,
+    UnavailableError,
+    UnimplementedError,
+    error_context,
+)
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of
 from jitree.hal.driver import Driver, DriverRegistry, all_drivers
@@ -27,6 +33,8 @@ from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.api.sandbox import Sandbox
     from jitree.dispatch.context import ModuleLike
     from jitree.hal.allocator import Allocator
@@ -251,6 +259,32 @@ def _exchange_functions() -> object:
     return exchange_functions() if can_bind() else None
 
 
+def _moved(array: Array, device: Any, stream: None) -> Any:
+    if stream is not None:
+        raise InvalidArgumentError(
+            "to_device: a stream is not taken: copies through the host are ordered by it"
+        )
+    if isinstance(device, str) and device == "cpu":
+        return array.to_host()
+    if not isinstance(device, Device):
+        raise InvalidArgumentError(
+            'to_device: expected a jitree.Device (session.device), or "cpu" for numpy, but got '
+            f"{describe(device)}"
+        )
+    return placed(array, device)
+
+
+@cache
+def _device_of_pickles(uri: str) -> Device:
+    """Holds the arrays that come from pickles."""
+    return all_drivers().create_device(uri)
+
+
+def _unpickled(elements: npt.NDArray[Any], uri: str) -> Array:
+    with error_context(f"unpickling an array of the device {uri}"):
+        return placed(elements, _device_of_pickles(uri))
+
+
 use_parts(
-    _read_part, _write_part, _explained, _exchange_functions
+    _read_part, _write_part, _explained, _exchange_functions, _moved, _unpickled
 )  # arrays cannot import what is made of them

@@ -18,13 +18,15 @@ from jitree.errors import (
     DataLossError,
     InternalError,
     InvalidArgumentError,
+    NotFoundError,
     OutOfRangeError,
     PermissionDeniedError,
+    UnimplementedError,
 )
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.hal.fence import Fence
-from tests.api.programs import ARITHMETIC
+from tests.api.programs import ARITHMETIC, ECHO
 
 
 @pytest.fixture(scope="module")
@@ -120,15 +122,115 @@ def test_arithmetic_gives_numpy_arrays(matrix: Array) -> None:
         assert isinstance(result, np.ndarray) and np.array_equal(result, expected)
     target = np.zeros((2, 3), np.float32)
     assert np.add(matrix, 1, out=target) is target and target[0, 0] == 1
+
+
+def test_what_is_written_stays_on_the_device(matrix: Array, session: Session) -> None:
+    expected = np.asarray(matrix).copy()
     summed: Any = matrix
     summed += 1
-    assert isinstance(summed, np.ndarray)
+    summed *= matrix
+    assert summed is matrix and np.array_equal(matrix, (expected + 1) ** 2)
+    total: Any = session.empty((3,))
+    assert np.sum(matrix, axis=0, out=total) is total and np.array_equal(total, ((expected + 1) ** 2).sum(0))
+    assert np.add(matrix, 1, out=matrix, where=np.eye(2, 3, dtype=bool)) is matrix and matrix[0, 0] == 2
+    np.add.at(matrix, ([0, 0], [0, 0]), 1)
+    assert matrix[0, 0] == 4
+    places: Any = (matrix, None)
+    halves, rest = np.divmod(matrix, 2, out=places)
+    assert halves is matrix and rest[0, 0] == 0 and matrix[0, 0] == 2
+    with pytest.raises(TypeError, match="same_kind"):
+        summed += 1j
+    fixed = session.load(ECHO).e1_i4(np.zeros(3, ml_dtypes.int4))
+    with pytest.raises(UnimplementedError, match=r"session\.to_device"):
+        fixed += 1
 
 
-def test_copies_are_numpy_arrays(matrix: Array) -> None:
-    for other in (copy.deepcopy(matrix), pickle.loads(pickle.dumps(matrix))):
-        assert isinstance(other, np.ndarray) and np.array_equal(other, matrix)
+METHODS = (
+    ("all",), ("any", 0), ("argmax", 1), ("argmin",), ("argsort",), ("clip", 1, 3), ("conj",), ("cumprod",),
+    ("cumsum", 1), ("diagonal",), ("dot", [1, 2, 3]), ("flatten",), ("max", 0), ("mean",), ("min",),
+    ("nonzero",), ("prod",), ("ravel",), ("repeat", 2), ("reshape", -1), ("reshape", (3, 2)), ("round",),
+    ("squeeze",), ("std",), ("sum",), ("sum", 1, np.float64), ("swapaxes", 0, 1), ("take", [0, 5]),
+    ("tobytes",), ("tolist",), ("trace",), ("transpose",), ("transpose", 1, 0), ("var",), ("item", 3),
+    ("astype", "int8"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("row", METHODS, ids=str)
+def test_methods_of_numpy(matrix: Array, row: tuple[Any, ...]) -> None:
+    name, *arguments = row
+    found = getattr(matrix, name)(*arguments)
+    expected = getattr(np.asarray(matrix), name)(*arguments)
+    assert type(found) is type(expected) and np.array_equal(found, expected)
+    assert name in ("item", "astype") or getattr(Array, name).__name__ == name
+
+
+def test_attributes_of_numpy(matrix: Array, session: Session) -> None:
+    values = np.asarray(matrix)
+    for name in ("strides", "itemsize", "nbytes", "ndim", "size", "shape", "dtype"):
+        assert getattr(matrix, name) == getattr(values, name)
+    assert np.array_equal(matrix.mT, values.T) and bytes(matrix) == values.tobytes()
+    with pytest.raises(ValueError, match="ndim < 2"):
+        _ = matrix[0], session.to_device([1]).mT
+    with pytest.raises(ValueError, match=r"a\.any\(\) or a\.all\(\)"):
+        bool(matrix)
+    assert matrix.any() and not matrix.all()
+    assert (np.shape(matrix), np.ndim(matrix), np.size(matrix, 1)) == ((2, 3), 2, 3)
+    assert np.array_equal(np.stack([matrix, matrix]), np.stack([values, values]))
+    assert np.array_equal(np.where(matrix > 2, matrix, 0), np.where(values > 2, values, 0))
+
+
+IN_THE_STANDARD: dict[str, Any] = {
+    "sum": lambda space, x: space.sum(x, axis=1),
+    "mean": lambda space, x: space.mean(x, keepdims=True),
+    "argmax": lambda space, x: space.argmax(x),
+    "all": lambda space, x: space.all(x > 2, axis=0),
+    "exp": lambda space, x: space.exp(x),
+    "matrix_transpose": lambda space, x: space.matrix_transpose(x),
+    "permute_dims": lambda space, x: space.permute_dims(x, (1, 0)),
+    "expand_dims": lambda space, x: space.expand_dims(x, axis=1),
+    "sort": lambda space, x: (
+        space.sort(x, descending=True) if space is not np else np.flip(np.sort(x), axis=-1)
+    ),
+    "cumulative_sum": lambda space, x: space.cumulative_sum(x, axis=1),
+    "unique_values": lambda space, x: space.unique_values(x),
+    "astype": lambda space, x: space.astype(x, space.int64),
+    "concat": lambda space, x: space.concat([x, x]),
+    "stack": lambda space, x: space.stack([x, x], axis=1),
+    "matmul": lambda space, x: x @ space.matrix_transpose(x),
+    "where": lambda space, x: space.where(x > 2, x, -x),
+    "vecdot": lambda space, x: space.vecdot(x, x),
+    "vector_norm": lambda space, x: space.linalg.vector_norm(x, axis=0),
+    "full_like": lambda space, x: space.full_like(x, 3),
+    "mT": lambda space, x: x.mT,
+    "index": lambda space, x: x[1, ::2],
+}
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.1.0", reason="the standard is in NumPy 2")
+@pytest.mark.parametrize("name", IN_THE_STANDARD)
+def test_the_namespace_is_that_of_the_standard(matrix: Array, name: str) -> None:
+    strict = pytest.importorskip("array_api_strict")
+    compute = IN_THE_STANDARD[name]
+    found = compute(matrix.__array_namespace__(), matrix)
+    expected = np.asarray(compute(strict, strict.asarray(np.asarray(matrix))))
+    assert np.array_equal(found, expected) and found.dtype == expected.dtype
+
+
+def test_copies_are_arrays_of_a_device(matrix: Array) -> None:
+    """A pickle's is one of the process, with the same URI."""
+    for other in (copy.copy(matrix), copy.deepcopy(matrix), matrix.copy()):
+        assert other.device is matrix.device and np.array_equal(other, matrix)
         assert address(other) != address(matrix)
+    one, other = (pickle.loads(pickle.dumps(matrix)) for _ in range(2))
+    assert one.device is other.device and one.device.uri == matrix.device.uri and np.array_equal(one, matrix)
+    moved = matrix.to_device(one.device)
+    assert moved.device is one.device and np.array_equal(moved, matrix)
+    assert matrix.to_device(matrix.device) is matrix and isinstance(matrix.to_device("cpu"), np.ndarray)
+    with pytest.raises(InvalidArgumentError, match=r"to_device: expected a jitree.Device .* but got 'gpu'"):
+        matrix.to_device("gpu")
+    lost = pickle.dumps(matrix).replace(b"local-sync", b"local-sink")
+    with pytest.raises(NotFoundError, match="unpickling an array of the device local-sink"):
+        pickle.loads(lost)
 
 
 def test_what_becomes_an_array(session: Session) -> None:

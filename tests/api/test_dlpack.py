@@ -104,8 +104,9 @@ def test_programs_take_foreign_arrays(session: Session) -> None:
     for name, dtype in (("bf16", EXTENDED[0]), ("f8E5M2", EXTENDED[1]), ("f8E4M3FN", EXTENDED[2])):
         given = np.array([1, 2, 3], dtype)
         assert np.asarray(echo[f"e1_{name}"](Producer(given))).tobytes() == given.tobytes()
+    assert np.array_equal(module.add(values, Producer(values.astype(ml_dtypes.bfloat16))), values * 2)
     with pytest.raises(InvalidArgumentError, match="input1 element type mismatch"):
-        module.add(values, Producer(values.astype(ml_dtypes.bfloat16)))
+        module.add(values, Producer(values.astype(np.float64)))
     with pytest.raises(InvalidArgumentError, match="another device's memory"):
         module.add(values, Producer(values, (2, 0)))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -133,6 +134,51 @@ def test_device_arrays_of_the_other_sign_are_refused(session: Session, given: ty
         for _ in range(CALLS):
             with pytest.raises(InvalidArgumentError, match=r"element type|elements"):
                 function(array)
+
+
+WIDER = {
+    "i64": ("int32", "uint32", "int4", "bool"), "i16": ("int8", "uint8"), "ui64": ("uint8", "bool"),
+    "si32": ("uint16", "int16"), "f32": ("float16", "bfloat16", "float8_e4m3fn", "int16", "uint8", "bool"),
+    "f64": ("float32", "int32", "uint32", "float8_e8m0fnu"), "bf16": ("int8", "float8_e5m2"),
+    "f16": ("int8", "uint8", "float8_e5m2fnuz"), "complex<f32>": ("float32", "int16"), "i8": ("int4",),
+}  # fmt: skip
+"""By declared type such as are converted."""
+NARROWER = {
+    "i32": ("int64", "uint64", "float32", "V2"), "ui16": ("int8", "float16"), "si8": ("uint8",),
+    "f32": ("float64", "int32", "complex64", "V2"), "f16": ("bfloat16", "int16", "float8_e8m0fnu"),
+    "bf16": ("float16", "int16"), "f64": ("int64", "longdouble"), "i1": ("int32", "float32"),
+    "f8E5M2": ("float16", "int8"), "f8E8M0FNU": ("bool", "float16"), "i4": ("int8",),
+}  # fmt: skip
+"""By declared type such as are refused, though each element given could be converted."""
+
+
+def named(dtype: str) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, dtype, dtype))
+
+
+@pytest.mark.parametrize("declared", sorted({*WIDER, *NARROWER}))
+def test_types_decide_what_is_converted(session: Session, declared: str) -> None:
+    """Of host and device arrays, in first calls and by machine code; whatever the elements are."""
+    text = f"tensor<?x{declared}>"
+    attrs = {"iree.abi.declaration": f"sync func @f(%x: {text}) -> (%y: {text})"}
+    name = "wide_" + "".join(filter(str.isalnum, declared))
+    program = Assembler(name).function("f", "0r_r", "return [%R0]", attrs=attrs).build()
+    function = session.load(program).f
+    for dtype in (*WIDER.get(declared, ()), *NARROWER.get(declared, ())):
+        given = np.array([1, 0, 1], np.int32).astype(named(dtype)) if dtype[0] != "V" else np.zeros(3, dtype)
+        forms = [given] if dtype == "longdouble" else [given, session.to_device(given)]
+        for form in forms * CALLS:
+            if dtype in WIDER.get(declared, ()):
+                result = function(form)
+                assert result.element_type.name == declared.replace("complex<f32>", "cf64")
+                assert np.array_equal(
+                    np.asarray(result).astype(complex), given.astype(complex), equal_nan=True
+                )
+                continue
+            with pytest.raises(
+                InvalidArgumentError, match=r"x: expected|x element type mismatch; expected .* have"
+            ):
+                function(form)
 
 
 @pytest.mark.parametrize(("declared", "given"), [("i8", bool), ("i1", np.uint8), ("i1", np.int8)])

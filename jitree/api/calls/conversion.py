@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.api.calls.refusal import refused
-from jitree.base.copying import copy_into, parts_of, ranges, room_for
-from jitree.errors import pass_interruption
+from jitree.base.copying import copy_into, copy_of, parts_of, ranges, room_for
+from jitree.errors import InvalidArgumentError, pass_interruption
 from jitree.modules.hal.buffer_view import compatible_elements
-from jitree.types import CLASS_BOOLEAN, CLASS_INTEGER, CLASS_OPAQUE, CLASS_SIGNED, CLASS_UNSIGNED
+from jitree.types import (
+    CLASS_BOOLEAN,
+    CLASS_INTEGER,
+    CLASS_OPAQUE,
+    CLASS_SIGNED,
+    CLASS_UNSIGNED,
+    INTEGER_CLASSES,
+    ElementType,
+    element_type,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -21,6 +31,9 @@ _TOGETHER: Final = 1 << 18
 """Numbers of a list that become elements at once."""
 _BITS: Final = 0xFF
 """The bits of an element type's code that have the size of an element."""
+_LISTS: Final = (list, tuple, range)
+_ALL_TRIED: Final = 16
+"""Bits of the widest floats of which every value is tried."""
 
 
 def holds(expected: int, actual: int) -> bool:
@@ -34,6 +47,84 @@ def holds(expected: int, actual: int) -> bool:
     if wanted == CLASS_SIGNED:
         return kind in (CLASS_OPAQUE, CLASS_INTEGER, CLASS_SIGNED)
     return wanted not in (CLASS_UNSIGNED, CLASS_BOOLEAN) or kind in (CLASS_OPAQUE, wanted)
+
+
+@cache
+def has_every_value(given: int, declared: int) -> bool:
+    """Tells whether each value of one element type is a value of another: also infinities, NaN and -0.
+
+    It is tried out. Floats that have the ends of a range of integers exactly have all between. What numpy
+    cannot cast is none.
+    """
+    try:
+        return _has_every_value(given, declared)
+    except TypeError as error:
+        pass_interruption(error)
+        return False
+
+
+def _has_every_value(given: int, declared: int) -> bool:
+    narrow, wide = element_type(given), element_type(declared)
+    if CLASS_OPAQUE in (narrow.numerical_class, wide.numerical_class):
+        return False
+    if narrow.numerical_class in INTEGER_CLASSES:
+        ends = _ends(narrow)
+        if wide.numerical_class in INTEGER_CLASSES:
+            low, high = _ends(wide)
+            return low <= ends[0] and ends[1] <= high
+        with np.errstate(all="ignore"):
+            reached = np.array(ends, narrow.dtype).astype(wide.dtype).astype(np.complex128)
+        return bool(reached.tolist() == ends)
+    if wide.numerical_class in INTEGER_CLASSES or (narrow.dtype.kind == "c" and wide.dtype.kind != "c"):
+        return False
+    with np.errstate(all="ignore"):
+        values = _floats(narrow)
+        before, after = values.astype(np.complex128), values.astype(wide.dtype).astype(np.complex128)
+        same = (before == after) & (np.signbit(before.real) == np.signbit(after.real))
+    return bool(np.all(same | (np.isnan(before) & np.isnan(after))))
+
+
+def _ends(row: ElementType) -> list[int]:
+    """The least and the largest integer of a type."""
+    if row.numerical_class == CLASS_BOOLEAN:
+        return [0, 1]
+    if row.numerical_class == CLASS_UNSIGNED:
+        return [0, (1 << row.bits) - 1]
+    return [-1 << row.bits - 1, (1 << row.bits - 1) - 1]
+
+
+def _floats(row: ElementType) -> npt.NDArray[Any]:
+    """All values of a narrow type of floats, of a wide one those that others may lack."""
+    if row.bits <= _ALL_TRIED:
+        return np.arange(1 << row.bits, dtype=f"u{row.bits // 8}").view(row.dtype)
+    limits = np.finfo(row.dtype)
+    values = [limits.max, limits.smallest_subnormal, 1 + limits.eps, -0.0, np.inf, np.nan]
+    return np.array(values, row.dtype)
+
+
+def widened(array: npt.NDArray[Any], declared: ElementType) -> npt.NDArray[Any]:
+    """Elements as ones of a type that has each value of theirs."""
+    with room_for(array):
+        return copy_of(array, declared.dtype)
+
+
+def mismatch(name: str, given: int, declared: ElementType) -> InvalidArgumentError:
+    """The refusal of elements of another type, with what to do."""
+    row, wanted = element_type(given), declared.dtype.name
+    text = f"{name} element type mismatch; expected {_named(declared)} but have {_named(row)}"
+    if CLASS_OPAQUE in (row.numerical_class, declared.numerical_class):
+        return InvalidArgumentError(f'{text}; say what the bytes are: pass x.view("{wanted}")')
+    if has_every_value(given, declared.code):
+        return InvalidArgumentError(f"{text}; the program uses its memory, so it must have that type already")
+    return InvalidArgumentError(
+        f"{text}; {declared.name} does not have every value of {row.name}, so nothing is converted unasked: "
+        f'pass x.astype("{wanted}")'
+    )
+
+
+def _named(row: ElementType) -> str:
+    """A type for people: as programs name it, and numpy."""
+    return f"{row.name} ({row.dtype.name})"
 
 
 def convert_exactly(
@@ -76,11 +167,11 @@ def numbers_of(value: Any) -> npt.NDArray[Any]:
     """``np.asarray(value)``, of long lists in parts, between which the thread looks whether it is to end."""
     row, item = 1, value
     for _ in range(_MOST_AXES):  # a list may be in itself
-        if not isinstance(item, (list, tuple)) or not item:
+        if not isinstance(item, _LISTS) or not item:
             break
         item = item[0]
-        row *= len(item) if isinstance(item, (list, tuple)) else 1
-    if not isinstance(value, (list, tuple)) or row * len(value) <= _TOGETHER:
+        row *= len(item) if isinstance(item, _LISTS) else 1
+    if not isinstance(value, _LISTS) or row * len(value) <= _TOGETHER:
         return np.asarray(value)
     parts = [np.asarray(value[place]) for place in ranges(len(value), max(_TOGETHER // max(row, 1), 1))]
     if any(part.shape[1:] != parts[0].shape[1:] for part in parts):

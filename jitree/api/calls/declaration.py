@@ -108,6 +108,18 @@ class Signature(NamedTuple):
         return next((item.name for item in self.arguments if item.workspace is not None), None)
 
 
+def pointed_out(signature: Signature, index: int) -> str:
+    """The declaration on a line of its own, with a caret under an argument: ``^~~~`` as compilers do."""
+    parameter = signature.arguments[index]
+    found = re.search(
+        rf"%{re.escape(parameter.name)}\s*:\s*{re.escape(parameter.type)}", signature.declaration
+    )
+    if found is None:
+        return f"`{signature.declaration}`"
+    caret = " " * (found.start() + 1) + "^" + "~" * (found.end() - found.start() - 1)
+    return f"\n`{signature.declaration}`\n{caret}"
+
+
 def storage_names(signature: Signature) -> tuple[str, ...]:
     """The arguments that results are put into, in the order of the results."""
     stored = [(item.storage_of, item.name) for item in signature.arguments if item.storage_of is not None]

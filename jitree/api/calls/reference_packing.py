@@ -13,7 +13,7 @@ from jitree.api.calls.declaration import WORKSPACE, Parameter
 from jitree.api.calls.number_packing import list_packer
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.storage_arguments import own_view, require_writable
-from jitree.api.calls.tensor_packing import NUMBERS, ArrayTransfer, as_array, is_object
+from jitree.api.calls.tensor_packing import LISTS, NUMBERS, ArrayTransfer, as_array, is_object
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import contents, is_masked
 from jitree.errors import InvalidArgumentError
@@ -61,7 +61,7 @@ class ReferencePacker:
             return None
         if isinstance(value, Array):
             return self._view_of(value)
-        if isinstance(value, (list, tuple)) and self._type != "!hal.buffer_view":
+        if isinstance(value, LISTS) and self._type != "!hal.buffer_view":
             return self._pack_list(value)
         if isinstance(value, (bytes, bytearray, memoryview)) and not self._type.startswith("!hal."):
             return VmBuffer.alias(contents(self._name, value))
@@ -133,7 +133,7 @@ class SpanPacker:
         self._packers = packers
 
     def pack(self, value: Any) -> list[object]:
-        if not isinstance(value, (list, tuple)):
+        if not isinstance(value, LISTS):
             raise refused(self._name, self._type, value)
         return [self._pack_row(row) for row in value]
 

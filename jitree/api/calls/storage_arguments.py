@@ -136,6 +136,7 @@ class StoragePacker(TensorPacker):
     result then."""
 
     __slots__ = ()
+    WIDENS = False
 
     def check(self, view: BufferView) -> None:
         super().check(view)
@@ -154,6 +155,8 @@ class ConsumedPacker(TensorPacker):
 
     def pack(self, value: Any) -> object:
         is_donated = type(value) is Donation
+        if is_donated:
+            self._check_elements(value.array.element_type.code)
         view = TensorPacker.pack(self, value.array if is_donated else value)
         assert isinstance(view, BufferView)
         if not view.buffer.is_writable or (not is_donated and self._is_kept(value)):

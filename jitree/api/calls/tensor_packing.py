@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 _I1: Final = BY_NAME["i1"]
 NUMBERS: Final = (int, float, complex, np.generic)
-_NO_ARRAYS: Final = (*NUMBERS, list, tuple, str, bytes, bytearray, type)
+LISTS: Final = (list, tuple, range)
+_NO_ARRAYS: Final = (*NUMBERS, *LISTS, str, bytes, bytearray, type)
 _OBJECTS: Final = frozenset(("hal.buffer_view", "hal.buffer", "hal.fence", BUFFER_NAME, LIST_NAME))
 """What programs take as it is."""
 
@@ -100,14 +101,17 @@ class Donation(Unique):
 class TensorPacker:
     """A tensor: device arrays, numpy arrays, DLPack and buffer producers, numbers and nested sequences.
 
-    Arrays must have the declared shape and element type, which for integers without a sign (``i32``) may have
-    any; masked arrays are refused, and buffer views are checked no more than the program itself does.
+    Arrays must have the declared shape, and a type whose values the declared one has: others are refused
+    whatever their elements are. For integers without a sign (``i32``) those of their size may have any sign.
+    Masked arrays are refused, and buffer views are checked no more than the program itself does.
     Python numbers are converted when they keep their value.
     """
 
     __slots__ = (
         "_code", "_dtype", "_import_array", "_name", "_row", "_shape", "_tensor", "_transfer", "_view_of",
     )  # fmt: skip
+    WIDENS = True
+    """Whether it takes elements of narrower types: not where the caller looks at the memory later."""
 
     def __init__(self, name: str, tensor: DeclaredTensor, transfer: ArrayTransfer) -> None:
         self._name = name
@@ -128,7 +132,7 @@ class TensorPacker:
         if type(value) is Array:
             view = self._taken_view(value)
             if view.element_type != self._code or view.shape != self._shape:
-                self.check(view)
+                view = self._fitting(value, view)
             return self.declared(view if view.buffer.is_writable else self._own(value, view))
         row = self._row
         if row is not None and type(value) is np.ndarray and value.dtype == self._dtype:
@@ -152,6 +156,23 @@ class TensorPacker:
             array._be_written()
         return view
 
+    def _fitting(self, array: Array, view: BufferView) -> BufferView:
+        """The view of a device array, or of new memory with its elements as ones of the declared type.
+        INVALID_ARGUMENT if neither can be passed."""
+        row, code = self._row, view.element_type
+        if row is not None and self._widens_from(code):
+            return self.pack_array(array._implicitly(), array)
+        self.check(view)
+        return view
+
+    def _widens_from(self, code: int) -> bool:
+        """Whether arrays of an element type are converted to the declared one."""
+        if self._row is None or code == self._code or not self.WIDENS:
+            return False
+        from jitree.api.calls.conversion import has_every_value, holds
+
+        return not holds(self._code, code) and has_every_value(code, self._code)
+
     def _own(self, value: Any, view: BufferView) -> BufferView:
         """A copy of what lies in memory that must stay as it is. A device array has it from then on."""
         copy = copy_view(view, self.device)
@@ -161,9 +182,7 @@ class TensorPacker:
         if value is None:
             raise InvalidArgumentError(f"ref is null; {self._name} needs a {self._tensor}")
         if isinstance(value, Array):
-            view = self._taken_view(value)
-            self.check(view)
-            return view
+            return self._fitting(value, self._taken_view(value))
         if isinstance(value, Donation):
             view = self._taken_view(value.array)
             self.check(view)
@@ -178,14 +197,13 @@ class TensorPacker:
         exchange = self.device.array_exchange
         if exchange is not None and exchange.is_importable(value):
             view = exchange.import_view(value)
-            self.check(view)
-            return view
+            return self._fitting(Array(view, self.device), view)
         if is_masked(value):
             raise refused(self._name, str(self._tensor), value)
         array = as_array(value)
         if array is not None:
             return self.pack_array(array, value)
-        if isinstance(value, (*NUMBERS, list, tuple)):
+        if isinstance(value, (*NUMBERS, *LISTS)):
             return self.pack_array(self._convert(value), value)
         raise refused(self._name, str(self._tensor), value)
 
@@ -200,7 +218,7 @@ class TensorPacker:
         if value is None or isinstance(value, (Array, Donation)) or is_object(value) or is_masked(value):
             return None
         array = as_array(value)
-        if array is None and isinstance(value, (*NUMBERS, list, tuple)):
+        if array is None and isinstance(value, (*NUMBERS, *LISTS)):
             array = self._convert(value)
         return array if array is None else self._of_declared_type(array)
 
@@ -213,7 +231,16 @@ class TensorPacker:
         if self._code == _I1.code and array.dtype != dtype:
             row = native_row(array.dtype)
             return array if row is None else self._as_booleans(array, row)
-        return array.view(dtype) if array.dtype == dtype else array
+        return array.view(dtype) if array.dtype == dtype else self._widened(array, native_row(array.dtype))
+
+    def _widened(self, array: npt.NDArray[Any], row: ElementType | None) -> npt.NDArray[Any]:
+        """The elements as ones of the declared type, if that has every value of their own type; else as they
+        are."""
+        if row is None or self._row is None or not self._widens_from(row.code):
+            return array
+        from jitree.api.calls.conversion import widened
+
+        return widened(array, self._row)
 
     def pack_array(self, array: npt.NDArray[Any], value: object) -> BufferView:
         """A view of a numpy array that was made of a value."""
@@ -222,6 +249,8 @@ class TensorPacker:
             raise refused(self._name, str(self._tensor), value)
         if self._code == _I1.code and row.code != _I1.code:
             array, row = self._as_booleans(array, row), _I1
+        if self._row is not None and self._widens_from(row.code):
+            array, row = self._widened(array, row), self._row
         self._check_elements(row.code)
         self.check_shape(array.shape)
         return self._import_array(array, self._row or row, self._transfer.device)
@@ -247,14 +276,10 @@ class TensorPacker:
     def _check_elements(self, code: int) -> None:
         if self._row is None or code == self._code:
             return
-        from jitree.api.calls.conversion import holds
-        from jitree.modules.hal.buffer_view import type_text
+        from jitree.api.calls.conversion import holds, mismatch
 
         if not holds(self._code, code):
-            raise InvalidArgumentError(
-                f"{self._name} element type mismatch; expected {type_text(self._code)} but have "
-                f"{type_text(code)}"
-            )
+            raise mismatch(self._name, code, self._row)
 
     def _as_booleans(self, array: npt.NDArray[Any], row: ElementType) -> npt.NDArray[Any]:
         """Integers of 8 bits that are all 0 or 1."""

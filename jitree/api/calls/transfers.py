@@ -6,8 +6,9 @@ import abc
 import ctypes
 import math
 import sys
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -24,6 +25,174 @@ if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+if TYPE_CHECKING:
+
+    def _on_host(method: Callable[Concatenate[npt.NDArray[Any], P], R]) -> Callable[Concatenate[Any, P], R]:
+        """A method of numpy's arrays for those on a device: editors show its parameters."""
+
+
+_METHODS: Final = {
+    name: (
+        lambda method: lambda array, /, *arguments, **named: getattr(array._implicitly(), method)(
+            *arguments, **named
+        )
+    )(name)
+    for name in (
+        "all", "any", "argmax", "argmin", "argsort", "clip", "conj", "cumprod", "cumsum", "diagonal", "dot",
+        "flatten", "max", "mean", "min", "nonzero", "prod", "ravel", "repeat", "reshape", "round", "squeeze",
+        "std", "sum", "swapaxes", "take", "tobytes", "tolist", "trace", "transpose", "var",
+    )
+}  # fmt: skip
+"""Computed by numpy on the host. They are made without a call each, which opening a session would take."""
+for _name, _method in _METHODS.items():
+    _method.__name__, _method.__qualname__ = _name, f"Array.{_name}"
+    _method.__doc__ = f"Computes on the host as ``numpy.ndarray.{_name}``, and gives what that gives."
+_OF_ATTRIBUTES: Final = ("shape", "ndim", "size")
+"""Functions of numpy that need no elements."""
+
+
+class HostMethods:
+    """What numpy's arrays do, for arrays on a device: numpy computes it on the host and gives its own arrays.
+
+    What is written (``out=``, ``a += 1``) is written on the device, and stays the array that it was.
+    """
+
+    __slots__ = ()
+    if not TYPE_CHECKING:
+        vars().update(_METHODS)
+    else:
+        all = _on_host(np.ndarray.all)
+        any = _on_host(np.ndarray.any)
+        argmax = _on_host(np.ndarray.argmax)
+        argmin = _on_host(np.ndarray.argmin)
+        argsort = _on_host(np.ndarray.argsort)
+        clip = _on_host(np.ndarray.clip)
+        conj = _on_host(np.ndarray.conj)
+        cumprod = _on_host(np.ndarray.cumprod)
+        cumsum = _on_host(np.ndarray.cumsum)
+        diagonal = _on_host(np.ndarray.diagonal)
+        dot = _on_host(np.ndarray.dot)
+        flatten = _on_host(np.ndarray.flatten)
+        max = _on_host(np.ndarray.max)
+        mean = _on_host(np.ndarray.mean)
+        min = _on_host(np.ndarray.min)
+        nonzero = _on_host(np.ndarray.nonzero)
+        prod = _on_host(np.ndarray.prod)
+        ravel = _on_host(np.ndarray.ravel)
+        repeat = _on_host(np.ndarray.repeat)
+        reshape = _on_host(np.ndarray.reshape)
+        round = _on_host(np.ndarray.round)
+        squeeze = _on_host(np.ndarray.squeeze)
+        std = _on_host(np.ndarray.std)
+        sum = _on_host(np.ndarray.sum)
+        swapaxes = _on_host(np.ndarray.swapaxes)
+        take = _on_host(np.ndarray.take)
+        tobytes = _on_host(np.ndarray.tobytes)
+        tolist = _on_host(np.ndarray.tolist)
+        trace = _on_host(np.ndarray.trace)
+        transpose = _on_host(np.ndarray.transpose)
+        var = _on_host(np.ndarray.var)
+
+    @abc.abstractmethod
+    def _implicitly(self) -> npt.NDArray[Any]: ...
+    @property
+    @abc.abstractmethod
+    def device(self) -> Device: ...
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element on the host."""
+        return self.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes between neighbours along each axis, on the host: arrays are dense."""
+        shape = self.shape
+        return tuple([self.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))])
+
+    @property
+    def T(self) -> npt.NDArray[Any]:
+        return self._implicitly().T
+
+    @property
+    def mT(self) -> npt.NDArray[Any]:
+        if len(self.shape) < 2:
+            raise ValueError("matrix transpose with ndim < 2 is undefined")
+        return self._implicitly().swapaxes(-1, -2)
+
+    def astype(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        from jitree.base.copying import copy_of
+
+        return copy_of(self._implicitly(), dtype)
+
+    def __len__(self) -> int:
+        shape = self.shape
+        if not shape:
+            raise TypeError("len() of an array of rank 0")
+        return shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._implicitly())
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._implicitly()
+
+    def __complex__(self) -> complex:
+        return complex(self._implicitly())
+
+    def __index__(self) -> int:
+        return self._implicitly().__index__()
+
+    def __bytes__(self) -> bytes:
+        return self._implicitly().tobytes()
+
+    @abc.abstractmethod
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Writes elements on the device."""
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+        """Numpy, whose functions take the array and give arrays of numpy; the standard is in NumPy 2."""
+        version: Any = api_version
+        return np.empty(0).__array_namespace__(api_version=version)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if method == "at" and isinstance(inputs[0], HostMethods):
+            target = inputs[0]._own_copy()
+            _compute(ufunc, method, target, *inputs[1:], **options)
+            inputs[0][...] = target
+            return None
+        out = options.pop("out", None)
+        if out is None:
+            return _compute(ufunc, method, *inputs, **options)
+        return _written(lambda **kept: _compute(ufunc, method, *inputs, **options, **kept), out)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, named: dict[str, Any]) -> Any:
+        if function.__name__ in _OF_ATTRIBUTES and function.__module__ == "numpy":
+            return function._implementation(*arguments, **named)
+        arguments, named = _operands(arguments), dict(named)
+        out = named.pop("out", None)
+        named = _operands(named)
+        if out is None:
+            return function(*arguments, **named)
+        return _written(lambda **kept: function(*arguments, **named, **kept), out)
+
+    def _own_copy(self) -> npt.NDArray[Any]:
+        from jitree.base.copying import copy_of
+
+        elements = self._implicitly()
+        return copy_of(elements, elements.dtype)
 
 
 class ImplicitTransfer(NDArrayOperatorsMixin):
@@ -51,7 +220,7 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if "out" in options:
             options["out"] = tuple([as_operand(value) for value in options["out"]])
-        return getattr(ufunc, method)(*[as_operand(value) for value in inputs], **options)
+        return _compute(ufunc, method, *inputs, **options)
 
     def __float__(self) -> float:
         return float(self._implicitly())
@@ -67,9 +236,47 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
         return format(self._implicitly(), specification) if specification else str(self)
 
 
+def _compute(ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+    return getattr(ufunc, method)(*[as_operand(value) for value in inputs], **options)
+
+
 def as_operand(value: Any) -> Any:
     """What numpy computes with in place of an array on a device."""
     return value._implicitly() if isinstance(value, ImplicitTransfer) else value
+
+
+def _written(compute: Callable[..., Any], out: Any) -> Any:
+    """What a function of numpy gives that writes to ``out``; arrays on a device get it when it is there."""
+    targets = out if isinstance(out, tuple) else (out,)
+    places = tuple(
+        [value._own_copy() if isinstance(value, HostMethods) else as_operand(value) for value in targets]
+    )
+    results = compute(out=places if isinstance(out, tuple) else places[0])
+    for target, place in zip(targets, places, strict=True):
+        if isinstance(target, HostMethods):
+            target[...] = place
+    given = results if isinstance(results, tuple) else (results,)
+    kept = tuple([
+        target if isinstance(target, HostMethods) else made
+        for target, made in zip(targets, given, strict=False)
+    ])  # fmt: skip
+    return kept if isinstance(results, tuple) else kept[0]
+
+
+def _operands(value: Any) -> Any:
+    """Arguments of a function of numpy with the elements of arrays on a device, also in lists. A copy of what
+    lies on another device cannot be written to: it would be lost."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([_operands(item) for item in value]) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {name: _operands(item) for name, item in value.items()}
+    if not isinstance(value, ImplicitTransfer):
+        return value
+    elements = value._implicitly()
+    if isinstance(value, HostMethods) and value.device.array_exchange is not None:
+        elements = elements.view()
+        elements.flags.writeable = False
+    return elements
 
 
 _interrupts: list[tuple[BaseException, tuple[int, int]]] = []
