@@ -94,7 +94,7 @@ def _ends(row: ElementType) -> list[int]:
 
 
 def _floats(row: ElementType) -> npt.NDArray[Any]:
-    """All values of a narrow type of floats, of a wide one those that others may lack."""
+    """Lists all values of narrow floats, of wide ones those that others may lack."""
     if row.bits <= _ALL_TRIED:
         return np.arange(1 << row.bits, dtype=f"u{row.bits // 8}").view(row.dtype)
     limits = np.finfo(row.dtype)
