@@ -164,7 +164,7 @@ def _kept(given: npt.NDArray[Any], converted: npt.NDArray[Any]) -> npt.NDArray[n
 
 
 def numbers_of(value: Any) -> npt.NDArray[Any]:
-    """``np.asarray(value)``, of long lists in parts, between which the thread looks whether it is to end."""
+    """Makes an array of numbers, of long lists in parts: between them the thread may end."""
     row, item = 1, value
     for _ in range(_MOST_AXES):  # a list may be in itself
         if not isinstance(item, _LISTS) or not item:
