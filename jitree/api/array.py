@@ -441,7 +441,7 @@ each other: what the host has seen of any is old after the next."""
 
 
 class _Others:
-    """What is done for arrays by those that are built on them, and by machine code once it is there."""
+    """Holds what others do for arrays: those built on them, and machine code."""
 
     read: Callable[[Array, Any], Any]
     write: Callable[[Array, Any, Any], None]

@@ -94,7 +94,7 @@ def _ends(row: ElementType) -> list[int]:
 
 
 def _floats(row: ElementType) -> npt.NDArray[Any]:
-    """All values of a narrow type of floats, of a wide one those that others may lack."""
+    """Lists all values of narrow floats, of wide ones those that others may lack."""
     if row.bits <= _ALL_TRIED:
         return np.arange(1 << row.bits, dtype=f"u{row.bits // 8}").view(row.dtype)
     limits = np.finfo(row.dtype)
@@ -164,7 +164,7 @@ def _kept(given: npt.NDArray[Any], converted: npt.NDArray[Any]) -> npt.NDArray[n
 
 
 def numbers_of(value: Any) -> npt.NDArray[Any]:
-    """``np.asarray(value)``, of long lists in parts, between which the thread looks whether it is to end."""
+    """Makes an array of numbers, of long lists in parts: between them the thread may end."""
     row, item = 1, value
     for _ in range(_MOST_AXES):  # a list may be in itself
         if not isinstance(item, _LISTS) or not item:

@@ -157,7 +157,8 @@ class TensorPacker:
         return view
 
     def _fitting(self, array: Array, view: BufferView) -> BufferView:
-        """The view of a device array, or of new memory with its elements as ones of the declared type.
+        """Gives the view of a device array, or of its elements as ones of the declared type.
+
         INVALID_ARGUMENT if neither can be passed."""
         row, code = self._row, view.element_type
         if row is not None and self._widens_from(code):
@@ -234,8 +235,7 @@ class TensorPacker:
         return array.view(dtype) if array.dtype == dtype else self._widened(array, native_row(array.dtype))
 
     def _widened(self, array: npt.NDArray[Any], row: ElementType | None) -> npt.NDArray[Any]:
-        """The elements as ones of the declared type, if that has every value of their own type; else as they
-        are."""
+        """Widens elements to the declared type, where that has every value of their own."""
         if row is None or self._row is None or not self._widens_from(row.code):
             return array
         from jitree.api.calls.conversion import widened

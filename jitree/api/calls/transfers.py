@@ -264,8 +264,9 @@ def _written(compute: Callable[..., Any], out: Any) -> Any:
 
 
 def _operands(value: Any) -> Any:
-    """Arguments of a function of numpy with the elements of arrays on a device, also in lists. A copy of what
-    lies on another device cannot be written to: it would be lost."""
+    """Puts elements in place of arrays on a device, also in lists.
+
+    A copy of what lies in a device's memory cannot be written to: it would be lost."""
     if isinstance(value, (list, tuple)):
         return type(value)([_operands(item) for item in value]) if type(value) in (list, tuple) else value
     if isinstance(value, dict):
