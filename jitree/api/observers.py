@@ -246,7 +246,9 @@ class Observable(abc.ABC):
 
     @property
     def is_looked_at(self) -> bool:
-        """Tells whether a tap or a profile goes on; checks of the session do not count."""
+        """Tells whether a tap, a profile or a replacement is there; checks of the session do not count."""
+        if self._replacements is not None and self._replacements.active:
+            return True
         profile, observation = self._profile, self._observation
         checks = self.finite_check is not None
         return (profile is not None and profile.is_going_on) or (

@@ -195,7 +195,8 @@ def _require_reloadable(session: Any) -> None:
             raise FailedPreconditionError("reload: the session is draining; make another one")
     if session.is_looked_at:
         raise FailedPreconditionError(
-            "reload: a tap or a profile looks at the program that would go; end that before"
+            "reload: a tap, a profile or a kernel in place of a dispatch is there for the program that would "
+            "go; end that before"
         )
 
 

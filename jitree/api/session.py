@@ -126,8 +126,9 @@ class Session(Observable, Finalized, Remade):
         session_arguments.choose_cache(cache_dir)
         if watchdog is not None:
             start_watchdog(watchdog)
-        session_arguments.require_option("tier", "the name of a tier", tier, str)
-        session_arguments.require_option("instance", "an Instance", instance, Instance)
+        if tier is not None or instance is not None:
+            session_arguments.require_option("tier", "the name of a tier", tier, str)
+            session_arguments.require_option("instance", "an Instance", instance, Instance)
         session_arguments.require_option("trace_sink", "a function", trace_sink, Callable)
         session_arguments.require("flags", "ContextFlags", flags, ContextFlags)
         self._builtins = load_order.chosen(builtin_modules)
@@ -277,7 +278,8 @@ class Session(Observable, Finalized, Remade):
         return self._register(loaded, compiled)
 
     def _register(self, loaded: Sequence[ModuleLike], compiled: Compiled = None) -> tuple[Module, ...]:
-        packs = session_arguments.machine_code(compiled, loaded, self._arithmetic, self._sandbox)
+        own = self._arithmetic, self._sandbox
+        packs = () if compiled is None else session_arguments.machine_code(compiled, loaded, *own)
         if self._preference is not None:
             loaded = [self._preference.chosen(self, module) for module in loaded]
         names = [module.name for module in (*self._context.modules, *loaded)]

@@ -258,6 +258,8 @@ def test_what_callers_could_not_go_on_with_is_refused(session: Session, gate: Ga
         session.reload()
     with session.profile(), pytest.raises(FailedPreconditionError, match="profile"):
         session.reload(adding(2))
+    with session.tap(), pytest.raises(FailedPreconditionError, match="tap"):
+        session.reload(adding(2))
     session.reload(adding(2))
     assert f(1) == 3
     with Session("local-sync", sandbox=True) as sandboxed, pytest.raises(UnimplementedError, match="sandbox"):
