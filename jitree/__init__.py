@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jitree.api.session import Instance as Instance
     from jitree.api.session import Session as Session
     from jitree.api.session import load as load
+    from jitree.base.logs import progress as progress
     from jitree.compare.differences import Difference as Difference
     from jitree.compare.differences import diff as diff
     from jitree.compare.lone_dispatch import LoneDispatch as LoneDispatch
@@ -75,6 +76,7 @@ _LAZY = {
     "i64": "jitree.api.custom_types",
     "inspect": "jitree.api.program_files",
     "load": "jitree.api.session",
+    "progress": "jitree.base.logs",
     "reduce": "jitree.compare.reduction",
 }
 """Imported when first asked for: ``import jitree`` alone costs next to nothing."""
@@ -115,4 +117,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*__all__, _BUILT_IN, *(name for name in globals() if name.startswith("__"))})

@@ -18,7 +18,15 @@ from tests.tools.test_dump_code import SUM
 
 DOCS = ROOT / "docs"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
-RUN_HERE = ("arithmetic.md", "arrays.md", "caching.md", "command_line.md", "devices.md")
+RUN_HERE = (
+    "arithmetic.md",
+    "arrays.md",
+    "caching.md",
+    "command_line.md",
+    "devices.md",
+    "kernels.md",
+    "notebooks.md",
+)
 RUN_ELSEWHERE = {
     "compiling.md": "tests/test_compiling_page.py",
     "containers.md": "tests/test_containers_page.py",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from _thread import get_ident
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.array import Array
@@ -17,12 +17,14 @@ from jitree.api.calls.overlaps import arrays_of, shares_memory
 from jitree.api.calls.tensor_packing import Donation, as_array
 from jitree.api.function import Function
 from jitree.api.session_arguments import require
+from jitree.api.showing import placement
 from jitree.base.events import CALL, CallEvent, EventReader, listen, stop_listening
 from jitree.base.finalizers import Unique
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError, StatusError, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.transfers import Copy
+from jitree.observe.profiled import CallRecorder
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -131,6 +133,8 @@ class Explanation(Unique):
 
 class CallWatcher(EventReader):
     """Reads the calls of a function that is being explained."""
+
+    is_exclusive = True
 
     def __init__(self, function: Function) -> None:
         self.needs_python = function.device.shared_timeline is not None
@@ -303,23 +307,40 @@ def _why_copied(parameter: Parameter, before: _Before, value: object) -> str:
     return "its memory is not where the program can use it, or a result is put there; pass out= other memory"
 
 
-def explain(session: Any, function: str | Function | None) -> Explanation | dict[str, Explanation]:
-    """What the last call of a function did; for None a dictionary of all functions that are looked at. Calls
+class Explanations(dict[str, Explanation]):
+    """The functions of a session that are looked at, by name. Printed, it also says what lies where."""
+
+    def __init__(self, session: Any, looked_at: Iterable[tuple[str, Explanation]]) -> None:
+        super().__init__(looked_at)
+        self.placement = placement(session)
+        """Lines that say which device is which, and which of them functions have arguments and results on."""
+
+    def __str__(self) -> str:
+        return "\n".join([self.placement, *map(str, self.values())])
+
+    __repr__ = __str__
+
+
+def explain(session: Any, function: str | Function | None) -> Explanation | Explanations:
+    """What the last call of a function did; for None a dictionary of all functions that are looked at, which
+    shows where functions have their arguments and results. Calls
     are looked at from the first question on: those before have kept nothing. Submitted and awaited ones are
     not: others may use the device before they end."""
     require("function", "a function or its name", function, Function, str, type(None))
     if function is None:
         known = (module[name] for module in session.modules.values() for name in module)
-        return {
-            item.full_name: reader.explanation
+        looked_at = (
+            (item.full_name, reader.explanation)
             for item in known
             for reader in item.readers
             if isinstance(reader, CallWatcher)
-        }
+        )
+        return Explanations(session, looked_at)
     found = session.lookup(function) if isinstance(function, str) else function
-    if not found.readers:
-        listen(found, CallWatcher(found))
-    (reader,) = found.readers
-    if not isinstance(reader, CallWatcher):
+    if any(isinstance(reader, CallRecorder) for reader in found.readers):
         raise FailedPreconditionError(f"{found.full_name} is profiled; explain it when that has ended")
-    return reader.explanation
+    watchers = [reader for reader in found.readers if isinstance(reader, CallWatcher)]
+    if not watchers:
+        watchers = [CallWatcher(found)]
+        listen(found, watchers[0])
+    return watchers[0].explanation

@@ -27,7 +27,6 @@ from jitree.errors import (
 from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
@@ -67,20 +66,19 @@ _PREPARING_CALLS: Final = 20
 """Calls after so many do more, in proportion: without compiled files it takes ten times as long."""
 
 
-class _PythonSignature:
-    """``__signature__`` of functions, which :func:`inspect.signature` looks for."""
+class _ShownAttribute(tuple[str, Any]):
+    """An attribute that tools and people look for: the function of :mod:`jitree.api.showing` that makes it,
+    and what the class has."""
 
-    def __get__(self, function: Function | None, owner: type) -> inspect.Signature:
+    def __get__(self, function: Function | None, owner: type) -> Any:
+        maker, of_class = self
         if function is None:
-            raise AttributeError("a class has no declaration")
-        import inspect  # 5 ms, and only tools need it
+            if of_class is None:
+                raise AttributeError("a class has no declaration")
+            return of_class
+        from jitree.api import showing
 
-        is_named = all(parameter.name.isidentifier() for parameter in function.arguments)
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if is_named else inspect.Parameter.POSITIONAL_ONLY
-        return inspect.Signature([
-            inspect.Parameter(name if name.isidentifier() else f"argument{index}", kind, annotation=declared)
-            for index, (name, declared) in enumerate((item.name, item.type) for item in function.arguments)
-        ])  # fmt: skip
+        return getattr(showing, maker)(function)
 
 
 class Function(Remade):
@@ -96,7 +94,9 @@ class Function(Remade):
         "known_sizes", "packers", "readers", "signature", "unpackers",
     )  # fmt: skip
 
-    __signature__ = _PythonSignature()
+    __doc__: Any = _ShownAttribute(("documentation", __doc__))
+    __signature__ = _ShownAttribute(("python_signature", None))
+    _repr_html_ = _ShownAttribute(("function_html", None))
     signature: Signature
     """Names and types of arguments and results."""
     devices: tuple[Device, ...]
@@ -167,6 +167,8 @@ class Function(Remade):
     @property
     def name(self) -> str:
         return self._vm_function.name
+
+    __name__ = name
 
     @property
     def full_name(self) -> str:
@@ -288,13 +290,18 @@ class Function(Remade):
             return
         if any(reader.needs_python for reader in (*self.readers, *self._context.table.readers)):
             return
-        from jitree.api.calls.preparation import is_prepared
+        from jitree.api.calls.preparation import is_prepared, note_slow
 
         seconds = max(_PREPARING_SECONDS, _PREPARING_SHARE * (time.thread_time() - begun))
         seconds *= max(1, self._calls / _PREPARING_CALLS)
         if is_prepared(seconds):
+            context = self._context
             self._is_settled, self._prepared = self._session.call_by_machine_code(self)
             self._direct = None if self.readers else self._prepared
+            if self._is_settled and self._prepared is None:
+                note_slow(self.full_name)
+            if self._context is not context:  # reloaded meanwhile
+                self.leave_machine_code()
 
     def _call_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         direct = self._prepared

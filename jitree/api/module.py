@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jitree.api.calls.declaration import (
     TORCH_ASYNC_SUFFIX,
@@ -72,11 +72,14 @@ class Call(Unique):
 class Module(Remade):
     """A module loaded into a session: its exported functions are attributes and items."""
 
+    _session: Owner
+    _module: ModuleLike
+    _functions: dict[str, Function]
+    _names: tuple[str, ...]
+
     def __init__(self, session: Owner, module: ModuleLike) -> None:
-        self._session = session
-        self._module = module
-        self._functions: dict[str, Function] = {}
-        self._names = tuple(name for name in module.export_names() if not name.startswith(_HIDDEN))
+        names = tuple(name for name in module.export_names() if not name.startswith(_HIDDEN))
+        self.__dict__.update(_session=session, _module=module, _functions={}, _names=names)
 
     @property
     def name(self) -> str:
@@ -134,7 +137,7 @@ class Module(Remade):
 
     @folded
     def __getattr__(self, name: str) -> Function:
-        if name.startswith("_") or name not in self._names:
+        if name not in self.__dict__.get("_names", ()):
             raise AttributeError(
                 f"module '{self.name}' has no attribute or function '{name}'; it exports "
                 f"{', '.join(self._names) or 'none'}"
@@ -142,6 +145,22 @@ class Module(Remade):
         function = self[name]
         self.__dict__[name] = function  # the next look-up does not come here
         return function
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(
+            f"module '{self.name}' does not change: '{name}' cannot be set. Keep your function in a variable "
+            "or of another name"
+            if name in self._names
+            else f"module '{self.name}' does not change: it has no attribute '{name}' that can be set"
+        )
+
+    def _ipython_key_completions_(self) -> tuple[str, ...]:
+        return self._names
+
+    def _repr_html_(self) -> str:
+        from jitree.api.showing import module_html
+
+        return module_html(self)
 
     def __dir__(self) -> Sequence[str]:
         return sorted({*super().__dir__(), *self._names})
@@ -163,6 +182,9 @@ class Module(Remade):
         except StatusError as error:
             lines = [f"  {', '.join(names)}; {error.message}"]
         lines.insert(0, f"<jitree.Module {self.name} of {len(names)} functions")
+        hidden = ", ".join(f"module[{name!r}]" for name in names if hasattr(Module, name))
+        if hidden:
+            lines.append(f"  names that modules have an attribute of: {hidden}")
         return printable("\n".join(lines)) + ">"
 
 

@@ -1,4 +1,4 @@
-"""Shows what programs of a session do while they run."""
+"""Shows what programs of a session do while they run, and ends it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from jitree.api.session_arguments import require_path
+from jitree.base.cancel_scopes import deadline
 from jitree.errors import folded
 
 if TYPE_CHECKING:
     import os
 
     from jitree.api.function import Function
-    from jitree.dispatch.context import Context
+    from jitree.api.module import Module
+    from jitree.api.sandbox import Sandbox
+    from jitree.api.serving import Metrics
+    from jitree.api.session_arguments import Compiled, Loaded
+    from jitree.dispatch.context import Context, ModuleLike
     from jitree.dispatch.function import VmFunction
     from jitree.hal.device import Device
     from jitree.kernels.replacement import Replacement, Replacements
@@ -21,16 +27,21 @@ if TYPE_CHECKING:
     from jitree.observe.observation import Observation, Onlooker
     from jitree.observe.profile import Profile
     from jitree.observe.taps import Keep, Ordinals, Taps
+    from jitree.observe.telemetry import Telemetry
 
 
 class Observable(abc.ABC):
-    """A session, as far as it can be looked into."""
+    """What a session has beside modules, arrays and calls."""
 
     _context: Context
     _devices: tuple[Device, ...]
     _functions: dict[VmFunction, Function]
+    _modules: dict[str, Module]
     _observation: Observation | None = None
     _profile: Profile | None = None
+    _telemetry: Telemetry | None = None
+    _instance: Any
+    _sandbox: Sandbox | None
     _closed: bool
     _replacements: Replacements | None = None
     """What runs in place of dispatches."""
@@ -124,7 +135,8 @@ class Observable(abc.ABC):
                 observation.remove(onlooker)
 
     def explain(self, function: str | Function | None = None) -> Any:
-        """What its last call allocated, copied and updated in place (:func:`jitree.api.explain.explain`)."""
+        """What its last call allocated, copied and updated in place (:func:`jitree.api.explain.explain`).
+        Without a function: all that are looked at, and which device has what."""
         from jitree.api.explain import explain
 
         self._require_open()
@@ -132,14 +144,116 @@ class Observable(abc.ABC):
 
     def check_finite(self, check: bool | str | Iterable[str]) -> None:
         """As ``check_finite=`` of a new session."""
-        if check is False:
-            return
         from jitree.observe.finite import FiniteCheck, choice_of
 
         names = choice_of(check)
         if names:
             self.finite_check = FiniteCheck(names)
             self._observed().add(self.finite_check)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return [f"{module.name}.{name}" for module in self._modules.values() for name in module]
+
+    def _repr_html_(self) -> str:
+        from jitree.api.showing import session_html
+
+        return session_html(self)
+
+    def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
+        """Loads the C module that a shared library makes. Its function ``create`` (default
+        ``iree_vm_dynamic_module_create``) makes it with ``parameters``; what is loaded later may import from
+        it.
+
+        NOT_FOUND without the file or the function, FAILED_PRECONDITION for others, or what it fails with.
+        """
+        self._require_open()
+        require_path(path)
+        if self._sandbox is not None:
+            self._sandbox.refuse_code(path)
+        from jitree.api.module_files import open_library_module
+
+        library = open_library_module(path, create, parameters, self._instance.ref_types)
+        return self._register_new([library])[0]
+
+    deadline = staticmethod(deadline)
+
+    def cancel(self) -> None:
+        """Ends calls in progress and submitted work, on all threads: CANCELLED (``docs/deadlines.md``)."""
+        self._context.invoker.cancel()
+
+    def trim(self) -> None:
+        """Gives back memory that is only kept to be used again."""
+        from jitree.base.memory import give_back_free_memory
+        from jitree.dispatch.host_module import Signal
+
+        self._require_open()
+        self._drop_blocks()
+        self._context.notify(Signal.LOW_MEMORY)
+        give_back_free_memory()
+
+    def telemetry(self, dispatches: bool = False) -> Telemetry:
+        """Makes spans of OpenTelemetry of calls; of dispatches, too, if asked. It ends with a ``with``
+        block, or :meth:`Telemetry.stop`. Where the SDK is loaded calls have spans without it.
+
+        UNAVAILABLE without OpenTelemetry, UNIMPLEMENTED for devices that do not tell of dispatches."""
+        from jitree.observe.telemetry import Telemetry
+
+        self._require_open()
+        if self._telemetry is not None:
+            self._telemetry.stop()
+        self._telemetry = Telemetry(self._devices, tuple(self._functions.values()), dispatches)
+        return self._telemetry
+
+    def _trace(self) -> None:
+        """As the environment says, in a process that has loaded OpenTelemetry."""
+        from jitree.observe import telemetry
+
+        choice = telemetry.chosen()
+        if choice != telemetry.OFF:
+            self.telemetry(choice == telemetry.DISPATCHES)
+
+    def metrics(self) -> Metrics:
+        """Counts of calls, errors and waits, memory, and machine code that was built. Print it, read its
+        fields, or answer ``GET /metrics`` with ``session.metrics().prometheus()``."""
+        from jitree.api.serving import metrics
+
+        self._require_open()
+        return metrics(self)
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Takes no more calls and waits for those in progress. New ones fail with UNAVAILABLE from now on;
+        when it returns, the work of devices has ended and :meth:`close` has nothing to wait for.
+
+        DEADLINE_EXCEEDED after ``timeout`` seconds: it goes on draining, and this may be called again.
+        FAILED_PRECONDITION in a call of the session."""
+        from jitree.api.serving import drain
+
+        self._require_open()
+        drain(self, timeout)
+
+    def reload(self, *sources: Loaded, compiled: Compiled = None) -> Any:
+        """Puts modules in place of those with their names, while the session is used: calls that begin from
+        then on go to them, by whatever functions callers have; those in progress end in the old ones, which
+        are then closed. This waits for that. All modules begin with new state, on the same devices and
+        parameters; until then memory holds both. Gives the modules, as :meth:`Session.load`.
+
+        As of :meth:`Session.load`, and then nothing has changed; FAILED_PRECONDITION for a function that
+        callers have and that takes or gives something else now, NOT_FOUND without a module of the name."""
+        from jitree.api.serving import reload
+
+        self._require_open()
+        return reload(self, sources, compiled)
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Tells whether a tap, a profile or a replacement is there; checks of the session do not count."""
+        if self._replacements is not None and self._replacements.active:
+            return True
+        profile, observation = self._profile, self._observation
+        checks = self.finite_check is not None
+        return (profile is not None and profile.is_going_on) or (
+            observation is not None and observation.count > checks
+        )
 
     @property
     def closed(self) -> bool:
@@ -164,6 +278,8 @@ class Observable(abc.ABC):
         """A new function, as those that look have it."""
         if self._profile is not None:
             self._profile.notes.watch(function)
+        if self._telemetry is not None:
+            self._telemetry.watch(function)
         return function
 
     def _end_replacements(self) -> None:
@@ -176,6 +292,15 @@ class Observable(abc.ABC):
             self._observation.close()
         if self._profile is not None:
             self._profile.stop()
+        if self._telemetry is not None:
+            self._telemetry.stop()
+
+    @abc.abstractmethod
+    def _drop_blocks(self) -> None: ...
+
+    @abc.abstractmethod
+    def _register_new(self, loaded: Sequence[ModuleLike], compiled: Compiled = None) -> tuple[Module, ...]:
+        """Adds modules, whose names no others have."""
 
     @abc.abstractmethod
     def _require_open(self) -> None:

@@ -219,10 +219,14 @@ def read_module(source: Source | ModuleLike, ref_types: RefTypes) -> ModuleLike:
     return BytecodeModule.load(source)
 
 
-def placed(value: Any, device: Device) -> Array:
-    """The elements of a value on a device. INVALID_ARGUMENT for types that programs cannot have."""
+def placed(value: Any, device: Device, copy: bool | None = None) -> Array:
+    """The elements of a value on a device. ``copy``: True for memory of their own, False for the memory that
+    the value has. INVALID_ARGUMENT for types that programs cannot have, and if it cannot be False."""
+    require_option("copy", "True, False or None", copy, bool)
     if isinstance(value, BufferView):
         value = Array(value, home_of(value.buffer, (device,)))
+    if copy is not None:
+        return _copied(value, device) if copy else _wrapped(value, device)
     if isinstance(value, Array):
         if value.device is device and not value.is_donated:
             return value
@@ -232,6 +236,34 @@ def placed(value: Any, device: Device) -> Array:
         return Array(exchange.import_view(value), device)
     array, row = host_array(value)
     return Array(copy_to_device(array, row, device), device)
+
+
+def _copied(value: Any, device: Device) -> Array:
+    from jitree.api.calls.transfers import copy_view
+
+    made, exchange = placed(value, device), device.array_exchange
+    shares = made is value or (exchange is not None and exchange.is_importable(value))
+    return Array(copy_view(made.wait().view, device), device) if shares else made
+
+
+def _wrapped(value: Any, device: Device) -> Array:
+    from jitree.api.calls.tensor_packing import as_array
+    from jitree.api.calls.transfers import wrap
+    from jitree.base.arguments import is_masked
+
+    exchange = device.array_exchange
+    is_there = isinstance(value, Array) and value.device is device and not value.is_donated
+    if is_there or (exchange is not None and exchange.is_importable(value)):
+        return placed(value, device)
+    array = as_array(value)
+    view = None if array is None or is_masked(value) else wrap(array, device)
+    if view is None:
+        raise InvalidArgumentError(
+            f"to_device: {device.uri} cannot use the memory of {describe(value)}, which copy=False asks for: "
+            "that takes C order, elements of whole bytes and an address that is a multiple of 64, such as "
+            "numpy.asarray(session.empty(shape, dtype)) has; leave copy= out to copy it"
+        )
+    return Array(view, device)
 
 
 def _read_part(array: Array, index: Any) -> Any:

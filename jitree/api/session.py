@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -17,12 +17,11 @@ from jitree.api.module import Module, create_function
 from jitree.api.observers import Observable
 from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
 from jitree.api.session_arguments import Compiled, Loaded
-from jitree.base.cancel_scopes import deadline
 from jitree.base.finalizers import Finalized, Remade, require_interpreter
-from jitree.base.memory import give_back_free_memory, give_back_much_free_memory, once
+from jitree.base.memory import give_back_much_free_memory, once
 from jitree.dispatch.context import WAITING_TIERS, Context, ContextFlags, ModuleLike, default_tier
 from jitree.dispatch.function import VmFunction as VmFunction
-from jitree.dispatch.host_module import HostModule, Signal
+from jitree.dispatch.host_module import HostModule
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded, memory_errors, printable
 from jitree.hal.device import Device
 from jitree.hal.local import interrupts
@@ -33,12 +32,15 @@ from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     import numpy.typing as npt
 
     from jitree.api.calls.native.direct import DirectCall
     from jitree.api.calls.native.session import DirectCalls
     from jitree.api.executables import Plugin
     from jitree.api.sandbox import Limits, Sandbox
+    from jitree.api.session_arguments import SessionOptions
     from jitree.hal.allocator import Allocator
     from jitree.hal.executable import ExecutableLoader
     from jitree.modules.hal.module import TraceSink
@@ -57,13 +59,15 @@ class Session(Observable, Finalized, Remade):
     _closed = _has_ended = True
     _devices: tuple[Device, ...] = ()
     """What is left of a session that garbage collection has ended, while others in its circle look on."""
+    _instance: Instance
     made_by: tuple[Any, Any]  # device and options, or a program and the names of its modules
 
-    def __new__(cls, device: DeviceChoice = None, *, sandbox: object = False, **options: Any) -> Any:
+    def __new__(cls, device: DeviceChoice = None, *, sandbox: object = False, **options: Any) -> Self:
         if not isinstance(sandbox, bool) and session_arguments.is_process(sandbox):
             from jitree.api.process.session import ProcessSession
 
-            return ProcessSession(cls, device, options)
+            process: Any = ProcessSession(cls, device, options)
+            return process  # type: ignore[no-any-return]  # it has what sessions have, as far as it can
         session = super().__new__(cls)
         session.made_by = device, {"sandbox": sandbox, **options}
         return session
@@ -122,8 +126,9 @@ class Session(Observable, Finalized, Remade):
         session_arguments.choose_cache(cache_dir)
         if watchdog is not None:
             start_watchdog(watchdog)
-        session_arguments.require_option("tier", "the name of a tier", tier, str)
-        session_arguments.require_option("instance", "an Instance", instance, Instance)
+        if tier is not None or instance is not None:
+            session_arguments.require_option("tier", "the name of a tier", tier, str)
+            session_arguments.require_option("instance", "an Instance", instance, Instance)
         session_arguments.require_option("trace_sink", "a function", trace_sink, Callable)
         session_arguments.require("flags", "ContextFlags", flags, ContextFlags)
         self._builtins = load_order.chosen(builtin_modules)
@@ -164,7 +169,10 @@ class Session(Observable, Finalized, Remade):
             watch_calls(self._context.table)  # devices look at the environment
             if load_order.HAL in self._builtins:
                 self._context.register([load_order.BUILTIN_MODULES[load_order.HAL](self)])
-            self.check_finite(check_finite)
+            if "opentelemetry.sdk.trace" in sys.modules:
+                self._trace()
+            if check_finite is not False:
+                self.check_finite(check_finite)
         except BaseException:
             self.close()
             raise
@@ -261,22 +269,6 @@ class Session(Observable, Finalized, Remade):
         with session_arguments.loading(self._sandbox):
             return self._register_new([module])[0]
 
-    def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
-        """Loads the C module that a shared library makes. Its function ``create`` (default
-        ``iree_vm_dynamic_module_create``) makes it with ``parameters``; what is loaded later may import from
-        it.
-
-        NOT_FOUND without the file or the function, FAILED_PRECONDITION for others, or what it fails with.
-        """
-        self._require_open()
-        session_arguments.require_path(path)
-        if self._sandbox is not None:
-            self._sandbox.refuse_code(path)
-        from jitree.api.module_files import open_library_module
-
-        library = open_library_module(path, create, parameters, self._instance.ref_types)
-        return self._register_new([library])[0]
-
     def _read(self, source: Loaded) -> ModuleLike:
         sandbox = self._sandbox
         return read_module(source, self._instance.ref_types) if sandbox is None else sandbox.read(source)
@@ -286,7 +278,8 @@ class Session(Observable, Finalized, Remade):
         return self._register(loaded, compiled)
 
     def _register(self, loaded: Sequence[ModuleLike], compiled: Compiled = None) -> tuple[Module, ...]:
-        packs = session_arguments.machine_code(compiled, loaded, self._arithmetic, self._sandbox)
+        own = self._arithmetic, self._sandbox
+        packs = () if compiled is None else session_arguments.machine_code(compiled, loaded, *own)
         if self._preference is not None:
             loaded = [self._preference.chosen(self, module) for module in loaded]
         names = [module.name for module in (*self._context.modules, *loaded)]
@@ -353,18 +346,20 @@ class Session(Observable, Finalized, Remade):
     # -- arrays ------------------------------------------------------------------------------------------
 
     @folded
-    def to_device(self, value: Any) -> Array:
+    def to_device(self, value: Any, *, copy: bool | None = None) -> Array:
         """Makes an array on the session's first device of a host or DLPack array. A buffer producer, a number
-        or nested sequences do as well. Arrays in the memory of that device (PyTorch, CuPy) are used in place.
+        or nested sequences do as well. Arrays in the memory of that device (PyTorch, CuPy) are used in place,
+        others copied. ``copy``: True copies those too, False uses memory of the host in place as well: what
+        either changes both see.
 
-        INVALID_ARGUMENT for element types that programs cannot have."""
+        INVALID_ARGUMENT for element types that programs cannot have, and memory that cannot be used."""
         self._require_open()
         calls = self._direct_calls
-        if calls is not None and type(value) is np.ndarray:
+        if calls is not None and type(value) is np.ndarray and copy is None:
             found = calls.place(value)
             if found is not None:
                 return found
-        return placed(value, self.device)
+        return placed(value, self.device, copy)
 
     @folded
     def empty(self, shape: session_arguments.Shape, dtype: npt.DTypeLike = np.float32) -> Array:
@@ -381,32 +376,19 @@ class Session(Observable, Finalized, Remade):
         """How machine code makes the usual calls of a function (:meth:`DirectCalls.prepare`)."""
         if self._sandbox is not None and self._sandbox.limits_calls:
             return True, None
-        with self._context.invoker.lock:
+        with self._context.invoker.lock:  # to the end: what is prepared is of one context
             if (calls := self._direct_calls) is None:
                 from jitree.api.calls.native.session import DirectCalls
 
                 calls = self._direct_calls = DirectCalls(self.device)
-        return calls.prepare(function)
+            return calls.prepare(function)
 
     @property
     def sandbox(self) -> Sandbox | None:
         """What limits the programs; None where nothing does."""
         return self._sandbox
 
-    deadline = staticmethod(deadline)
-
-    def cancel(self) -> None:
-        """Ends calls in progress and submitted work, on all threads: CANCELLED (``docs/deadlines.md``)."""
-        self._context.invoker.cancel()
-
     # -- life --------------------------------------------------------------------------------------------
-
-    def trim(self) -> None:
-        """Gives back memory that is only kept to be used again."""
-        self._require_open()
-        self._drop_blocks()
-        self._context.notify(Signal.LOW_MEMORY)
-        give_back_free_memory()
 
     def _drop_blocks(self) -> None:
         for function in tuple(self._functions.values()):
@@ -469,7 +451,7 @@ class Instance(Resources):
     """What sessions share. Sessions of one instance can exchange arrays and other references; most programs
     need only the default instance."""
 
-    def create_session(self, device: DeviceChoice = None, **options: Any) -> Session:
+    def create_session(self, device: DeviceChoice = None, **options: Unpack[SessionOptions]) -> Session:
         """A session on this instance; arguments as of :class:`jitree.Session`."""
         return Session(device, instance=self, **options)
 
@@ -482,6 +464,26 @@ class Instance(Resources):
 @once
 def _default_instance() -> Instance:
     return Instance()
+
+
+@overload
+def load(
+    source: Loaded,
+    /,
+    *,
+    device: DeviceChoice = None,
+    compiled: Compiled = None,
+    **options: Unpack[SessionOptions],
+) -> Module: ...
+
+
+@overload
+def load(
+    *sources: Loaded,
+    device: DeviceChoice = None,
+    compiled: Compiled = None,
+    **options: Unpack[SessionOptions],
+) -> Any: ...
 
 
 @folded

@@ -24,18 +24,41 @@ from jitree.errors import (
 from jitree.vmfb.words import ARITHMETICS
 
 if TYPE_CHECKING:
+    from typing import TypedDict
+
     import numpy.typing as npt
 
     from jitree.api.executable_choice import Preference
     from jitree.api.executables import Plugin
     from jitree.api.sandbox import Limits, Sandbox
     from jitree.codegen.image.contents import Pack
-    from jitree.dispatch.context import ModuleLike
+    from jitree.dispatch.context import ContextFlags, ModuleLike
     from jitree.dispatch.host_module import HostModule
+    from jitree.modules.hal.module import TraceSink
     from jitree.params.provider import ParameterProvider
     from jitree.params.provider import Source as ParameterSource
     from jitree.types import ElementType
     from jitree.vmfb.archive import Source
+
+    class SessionOptions(TypedDict, total=False):
+        """The arguments of :class:`jitree.Session` by name, for functions that pass them on."""
+
+        parameters: Iterable[ParameterSource]
+        tier: str | None
+        flags: ContextFlags
+        executable_plugins: Iterable[Plugin]
+        executable_modules: Iterable[HostModule]
+        builtin_modules: Iterable[str] | None
+        trace_sink: TraceSink | None
+        cache_dir: str | os.PathLike[str] | None
+        watchdog: float | None
+        sandbox: bool | str | Sandbox
+        limits: Limits | None
+        zero_memory: bool
+        guard_pages: bool
+        arithmetic: str
+        prefer: str | None
+        check_finite: bool | str | Iterable[str]
 
 
 Loaded: TypeAlias = "Source | ModuleLike"

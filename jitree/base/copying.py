@@ -7,6 +7,7 @@ One copy by numpy may take seconds, in which neither Ctrl-C nor a deadline ends 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,8 @@ from jitree.errors import ResourceExhaustedError, pass_interruption
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+PROGRESS: Final = "jitree.base.logs"
+"""The module that reports go to. Who wants to be told has imported it."""
 PART: Final = 4 << 20
 """Bytes that are copied at once: a few milliseconds, where memory is new to the process."""
 
@@ -61,9 +64,13 @@ def parts_of(array: npt.NDArray[Any]) -> Iterator[tuple[Any, ...]]:
     if array.nbytes <= PART:
         yield (...,)
         return
+    told, done = sys.modules.get(PROGRESS), 0
     for place in _parts(array.shape, array.itemsize):
         require_going_on()
         yield place
+        if told is not None:
+            done += array[place].nbytes
+            told.report("copying", done, array.nbytes, "bytes")
 
 
 def ranges(count: int, step: int, look: Callable[[], object] = require_going_on) -> Iterator[slice]:

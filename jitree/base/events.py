@@ -23,6 +23,20 @@ DISPATCH: Final = "dispatch"
 """A command; the others, as transfers, are ``fill``, ``copy``, ``update``, ``read``, ``write`` and
 ``collective``."""
 ALLOCATION: Final = "allocation"
+NOTE: Final = "note"
+
+BUILDING: Final = "building"
+"""Topics of notes: machine code begins to be built,"""
+BUILT: Final = "built"
+"""it is there, built by this process or the driver,"""
+FOUND: Final = "found"
+"""or found in the cache or a pack;"""
+MISSING: Final = "missing"
+"""it is not there, and something slower takes its place;"""
+SLOW: Final = "slow"
+"""calls go a slow way;"""
+BUILDER: Final = "builder"
+"""a builder has ended early, and another one begins."""
 
 
 class ObservedEvent(Unique):
@@ -84,11 +98,25 @@ class Allocated(ObservedEvent):
         self.place = place
 
 
+class Note(ObservedEvent):
+    """What the process does beside calls: it builds code, finds it, goes without, or goes a slow way."""
+
+    def __init__(self, topic: str, text: str, level: str, seconds: float) -> None:
+        super().__init__(NOTE, text)
+        self.topic = topic
+        self.level = level
+        """``debug``, ``info`` or ``warning``."""
+        self.seconds = seconds
+
+
 class EventReader:
     """Reads events; those that it does not care for go by."""
 
     needs_python = True
     """Whether Python has to make the calls that it reads. If not, machine code makes them as without one."""
+
+    is_exclusive = False
+    """Whether no profile may look at what it looks at."""
 
     reads_calls = False
     """Whether it reads that calls by machine code begin (CALL), with what the program gets. Those have no
@@ -105,6 +133,17 @@ class EventReader:
     def ends(self, event: Any) -> None:
         """It has been done. A call has ended, however, even if a reader was not told that it begins."""
 
+
+class NoteSource:
+    """The one source of notes."""
+
+    readers: tuple[EventReader, ...] = ()
+
+    def readers_changed(self) -> None:
+        """Only Python tells of them."""
+
+
+process: Final = NoteSource()
 
 _changing: Final = guard()
 """Forgotten readers leave wherever the garbage collector runs."""

@@ -15,6 +15,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, Final
 
+from jitree.base.logs import report
 from jitree.base.private_files import put_in_place, refuse_special, unique, written
 from jitree.base.records import NamedTuple
 from jitree.compiling.checking import TOLERANCE, WRONG, ModelCheck, check_model
@@ -190,6 +191,10 @@ def module_name(path: str) -> str:
     return name if _NAME.fullmatch(name) and name not in _OF_THE_RUNTIME else f"_{name}"
 
 
+_STAGES: Final = 2
+"""Of what a report says: it is compiled, and compared."""
+
+
 def compile_model(
     model: Any, output: str, options: CompileOptions, note: Callable[[str], None], log_stem: str = ""
 ) -> CompiledModel:
@@ -216,7 +221,10 @@ def compile_model(
     ):
         work = CompilerWork(folder, log, ends, note_once)
         source = opened(model, options.inputs, folder)
+        title = f"compiling {source.name}"
+        report(title, 0, _STAGES)
         reference = _built(source, options, module_name(output), temporary, work)
+        report(title, 1, _STAGES)
         check = ModelCheck(None, "it was not asked for")
         if options.compare:
             check = ModelCheck(None, "the model is no ONNX file")
@@ -226,6 +234,7 @@ def compile_model(
             raise DataLossError(
                 f"'{source.name}': {departure(check)}; --check=false (check=False) keeps the module"
             )
+        report(title, _STAGES, _STAGES)
         return CompiledModel(_declarations(temporary), check)
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import re
+import time
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.available_resources import available_processors
+from jitree.base.events import BUILT
+from jitree.base.logs import note
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.cuda import ptx
@@ -41,7 +44,9 @@ def compile_image(context: CudaContext, image: bytes) -> list[bytes]:
     recipe = Recipe("cubins", f"{len(image)} bytes of PTX for sm_{capability[0]}{capability[1]}", "", 0.0)
     cubins = load_cubins(recipe, key)
     if cubins is None:
+        begun = time.perf_counter()
         cubins = _compile_all(context, ptx.split(image))
+        note(BUILT, f"{recipe.title} is compiled by the driver", seconds=time.perf_counter() - begun)
         store_cubins(recipe, key, cubins)
     return cubins
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.arguments import items, object_of
 from jitree.base.finalizers import Unique
 from jitree.base.records import Flags
+from jitree.base.weak_sets import SharedWeakKeys
 from jitree.codegen.image import look_for_ended_builders
 from jitree.dispatch.engine import Engine
 from jitree.dispatch.function import VmFunction
@@ -23,6 +24,7 @@ from jitree.dispatch.linking import (
     check_dependencies,
     split_name,
 )
+from jitree.dispatch.session_lock import CALLS, CANCELS, NESTING, REFUSED
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -49,6 +51,9 @@ INIT: Final = "__init"
 DEINIT: Final = "__deinit"
 NOTIFY: Final = "__notify"
 _LISTED_CANDIDATES: Final = 12
+
+_SUCCESSOR: Final = "successor"
+"""The attribute of an error that names the context that makes the call."""
 
 ModuleLike = BytecodeModule | HostModule
 
@@ -115,6 +120,7 @@ class Context(Unique):
             self.invoker.watch_gate = share.invoker.watch_gate
         self._instances: list[ModuleInstance] = []
         self._frozen = False
+        self._successors: SharedWeakKeys[VmFunction, VmFunction] | None = None
         self.is_initialising = False
         """Whether the ``__init`` of a module runs, for host functions that it calls."""
 
@@ -194,6 +200,7 @@ class Context(Unique):
         function = instance.function(name) if isinstance(instance, BytecodeInstance) else None
         if function is not None:
             self.invoker.invoke(function, arguments)
+            self.invoker.gate[CALLS] -= 1  # the program does not make it
 
     def resolve(self, item: Import) -> Target | None:
         """What an import calls. NOT_FOUND unless it is optional, INVALID_ARGUMENT for a name without a dot,
@@ -249,17 +256,44 @@ class Context(Unique):
         INVALID_ARGUMENT if number or kind of the arguments is wrong. A failure of the program carries its
         VM backtrace; references are released and the context stays usable.
         """
-        return self.invoker.invoke(function, arguments)
+        if self._successors is not None:
+            function = self._successors.get(function) or function
+        try:
+            return self.invoker.invoke(function, arguments)
+        except FailedPreconditionError as error:
+            successor: Context | None = getattr(error, _SUCCESSOR, None)
+            if successor is None:
+                raise
+        return successor.invoke(function, arguments)
 
     def submit(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
         """Begins a call for a host that goes on meanwhile: devices are not to use its thread for long
         work."""
-        return self.invoker.invoke(function, arguments, SUBMITTED)
+        if self._successors is not None:
+            function = self._successors.get(function) or function
+        try:
+            return self.invoker.invoke(function, arguments, SUBMITTED)
+        except FailedPreconditionError as error:
+            successor: Context | None = getattr(error, _SUCCESSOR, None)
+            if successor is None:
+                raise
+        return successor.submit(function, arguments)
 
     async def invoke_async(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
         """As :meth:`invoke`, awaiting whatever the call has to wait for. The context may run other calls
         meanwhile."""
-        return await self.invoker.invoke_async(function, arguments)
+        if self._successors is not None:
+            function = self._successors.get(function) or function
+        try:
+            from jitree.dispatch.suspended_calls import drive
+
+            call = self.invoker.submitted_call(function, arguments)
+            return await drive(self.invoker, call, self.invoker.gate[CANCELS], {})
+        except FailedPreconditionError as error:
+            successor: Context | None = getattr(error, _SUCCESSOR, None)
+            if successor is None:
+                raise
+        return await successor.invoke_async(function, arguments)
 
     def fail_at_end(self, text: str) -> None:
         """Notes a failure for a host function: the call in progress goes on, and its outermost call fails
@@ -267,6 +301,22 @@ class Context(Unique):
         self.invoker.fail_at_end(text)
 
     # -- life ----------------------------------------------------------------------------------------
+
+    def succeed(self, other: Context, functions: Mapping[VmFunction, VmFunction]) -> None:
+        """Makes the calls of another context from now on. Its functions stand for those that they map to:
+        what begins there goes on here, what has begun there ends there."""
+        successors: SharedWeakKeys[VmFunction, VmFunction] = SharedWeakKeys()
+        for old, new in functions.items():
+            successors[old] = new
+        self._successors = successors
+
+        def refusal() -> FailedPreconditionError:
+            error = FailedPreconditionError("another context makes the calls of this one")
+            setattr(error, _SUCCESSOR, self)
+            return error
+
+        with other.invoker.entrance():
+            other.invoker.refuse_calls(refusal)
 
     def notify(self, signal: Signal) -> None:
         """Tells all modules: providers first when resuming and forking, last when suspending."""
@@ -311,9 +361,12 @@ class Context(Unique):
             if self.invoker.closed:
                 return
             self.invoker.require_idle()
+            refused = self.invoker.gate[REFUSED]
             try:
+                self.invoker.gate[NESTING] += refused  # ``__deinit`` runs, as no call of a program does
                 self._remove(0)
             finally:
+                self.invoker.gate[NESTING] -= refused
                 self.invoker.close()
         look_for_ended_builders()
 

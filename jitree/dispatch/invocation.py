@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import ref
 
 from jitree.base.arguments import object_of
-from jitree.base.cancel_scopes import Scope, require_going_on
+from jitree.base.cancel_scopes import require_going_on
 from jitree.base.finalizers import require_interpreter, with_lock
 from jitree.base.records import NamedTuple
-from jitree.dispatch.engine import YIELD, Engine, EngineEntry, Pending, happened
+from jitree.dispatch.engine import Engine, EngineEntry, Pending
 from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction
 from jitree.dispatch.session_lock import (
     BEGUN,
+    CALLS,
     CANCELS,
+    FAILURES,
     FAULTS,
     NESTING,
     READY,
+    REFUSED,
     STATE_PROMPT,
     ContextGate,
     Shortcomings,
@@ -81,6 +85,8 @@ class Invoker(ContextGate):
         left machine code."""
         self.is_direct_going_on = False
         """Whether Python is completing a direct call, which waits if the machine has something pending."""
+        self._in_progress: dict[ref[partial[bool]], None] = {}
+        """Refers to what stands for a call that has begun and not ended: it dies with that."""
         self._idle: list[Machine] = []
         self._closing = "the context is closed"
         """Why no call may be made, once it is closed."""
@@ -94,12 +100,12 @@ class Invoker(ContextGate):
         """FAILED_PRECONDITION once closed, and at exit of the interpreter."""
         require_interpreter()
         if self.closed:
-            raise FailedPreconditionError(self._closing)
+            raise FailedPreconditionError(self._closing) if self.refusal is None else self.refusal()
 
-    def require_idle(self) -> None:
-        """FAILED_PRECONDITION while this thread is in a call."""
-        if self.gate[NESTING]:
-            raise FailedPreconditionError("the context is in use by the call that this happens in")
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls are in progress; the lock must be held."""
+        return bool(self._in_progress or self.is_direct_going_on or self.gate[NESTING])
 
     def close(self) -> None:
         """No more calls."""
@@ -133,7 +139,9 @@ class Invoker(ContextGate):
     def settle(self) -> None:
         """Allows direct calls if nothing speaks against them."""
         machine = self._direct
-        if machine is not None and not self.gate[NESTING] and not self.is_direct_going_on:
+        if machine is None or self.gate[REFUSED]:
+            return
+        if not self.gate[NESTING] and not self.is_direct_going_on:
             if not self.gate[READY]:
                 machine.reset()  # the end of a call may have had no room on Python's stack
                 machine.revive()
@@ -181,41 +189,9 @@ class Invoker(ContextGate):
         """See :meth:`jitree.dispatch.context.Context.invoke`."""
         return self._make(self._call(function, arguments, policy))
 
-    async def invoke_async(self, function: VmFunction, arguments: Sequence[object]) -> list[Any]:
-        """See :meth:`jitree.dispatch.context.Context.invoke_async`."""
-        return await self.drive(self._call(function, arguments, SUBMITTED), self.gate[CANCELS], {})
-
-    async def drive(self, call: Call, begun: int, submitted: dict[Any, None]) -> list[Any]:
-        """Makes a call and awaits whatever it waits for. It began with those cancellations and has submitted
-        that so far."""
-        shortcomings = Shortcomings()
-        step: Callable[[], Awaited] = partial(next, call)
-        while True:
-            try:
-                pending = self._locked(call, step, shortcomings, begun, submitted)
-            except BaseException as end:
-                if not is_return(end):
-                    self.submissions.give_up(submitted, end)
-                    raise
-                if shortcomings:  # of a call inside another, on whose thread the event loop runs
-                    raise shortcomings.take() from None
-                results: list[Any] = end.value
-                return results
-            step = partial(next, call)
-            try:
-                if pending is YIELD:
-                    await happened(pending)
-                else:
-                    await self._happened(pending, begun)
-            except BaseException as error:
-                step = partial(call.throw, error)
-
-    async def _happened(self, pending: Awaited, begun: int) -> None:
-        with Scope() as scope:
-            try:
-                await self.is_ended_by(scope, begun).watched(happened(pending))
-            finally:
-                self.waiting.pop(scope, None)
+    def submitted_call(self, function: VmFunction, arguments: Sequence[object]) -> Call:
+        """A call for :func:`jitree.dispatch.suspended_calls.drive`."""
+        return self._call(function, arguments, SUBMITTED)
 
     def repeat(self, grid: GridCall, arguments: Sequence[object], first: Cell, count: int) -> None:
         """Makes one call after the other until one fails; ``grid.reached`` says how far it came."""
@@ -265,7 +241,7 @@ class Invoker(ContextGate):
                 self.gate[NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def _locked(
+    def take_step(
         self,
         call: Call,
         step: Callable[[], T],
@@ -316,6 +292,12 @@ class Invoker(ContextGate):
     ) -> Call:
         """Makes a call on a machine that ``take`` gives and ``end`` leaves."""
         self.require_open()
+        if self.gate[NESTING] <= 1:
+            if self.refusal is not None:
+                raise self.refusal()
+            self.gate[CALLS] += 1
+        mark = partial(bool)
+        self._in_progress[ref(mark, self._in_progress.pop)] = None
         machine = take()
         try:
             require_going_on()
@@ -329,11 +311,14 @@ class Invoker(ContextGate):
             self.require_faultless()
             return found
         except BaseException as error:
+            if self.gate[NESTING] <= 1:
+                self.gate[FAILURES] += 1
             if _is_overflow(error):
                 raise self._overflow(machine, function) from error
             self.explain(error, machine, function)
             raise
         finally:
+            del mark
             try:
                 end(machine)
             except BaseException:  # Ctrl-C
@@ -344,6 +329,12 @@ class Invoker(ContextGate):
         from jitree.dispatch import conversion  # programs are not called so
 
         self.require_open()
+        if self.gate[NESTING] <= 1:
+            if self.refusal is not None:
+                raise self.refusal()
+            self.gate[CALLS] += 1
+        mark = partial(bool)
+        self._in_progress[ref(mark, self._in_progress.pop)] = None
         with error_context(f"invoking function '{function.name}'"):
             try:
                 require_going_on()
@@ -356,8 +347,12 @@ class Invoker(ContextGate):
                 self.require_faultless()
                 return results
             except BaseException as error:
+                if self.gate[NESTING] <= 1:
+                    self.gate[FAILURES] += 1
                 self._add_shortcomings(error)
                 raise
+            finally:
+                del mark
 
     def _told(self, function: VmFunction, machine: Machine, start: object) -> Iterator[Awaited]:
         """Runs a call and tells readers of it, and of its parts."""

@@ -83,6 +83,7 @@ class Shortcomings:
 STATE_PROMPT: Final = STATE_WORDS.prompt
 _GATE: Final = words_of(GateRecord)
 READY, NESTING, FAULTS, BEGUN, CANCELS = _GATE.ready, _GATE.nesting, _GATE.faults, _GATE.begun, _GATE.cancels
+REFUSED, CALLS, FAILURES, WAITS = _GATE.refused, _GATE.calls, _GATE.failures, _GATE.waits
 _CONTENDED_SECONDS: Final = 1.0
 """How long calls leave the context to others while devices work, after one thread has found another in it."""
 
@@ -135,6 +136,8 @@ class ContextGate(abc.ABC):
         self.submitted: SharedWeakSet[Submitted] = SharedWeakSet()
         """What is signalled when the work of calls is done whose callers have gone on."""
         self.submissions: Submissions = NoSubmissions()
+        self.refusal: Callable[[], StatusError] | None = None
+        """Makes what a call that begins is refused with, while those in progress go on."""
         self._cancels = count(1)
         self._direct: Machine | None = None
         self._contended_until = 0.0
@@ -148,6 +151,18 @@ class ContextGate(abc.ABC):
     @abc.abstractmethod
     def settle(self) -> None:
         """Allows direct calls if nothing speaks against them."""
+
+    def require_idle(self) -> None:
+        """FAILED_PRECONDITION while this thread is in a call."""
+        if self.gate[NESTING]:
+            raise FailedPreconditionError("the context is in use by the call that this happens in")
+
+    def refuse_calls(self, refusal: Callable[[], StatusError]) -> None:
+        """Lets no more calls begin; the lock must be held. FAILED_PRECONDITION while this thread is in a
+        call, which would wait for itself."""
+        self.require_idle()
+        self.refusal = refusal
+        self.gate[REFUSED], self.gate[READY] = 1, 0
 
     # -- at the gate -----------------------------------------------------------------------------------
 
@@ -207,6 +222,11 @@ class ContextGate(abc.ABC):
             fence.interrupt(failure)
         stop_word.ring()
 
+    def go_on_counting(self, other: ContextGate) -> None:
+        """Takes over the number of cancellations: calls of the other one go on as this one's."""
+        self._cancels = other._cancels
+        self.gate[CANCELS] = other.gate[CANCELS]
+
     def cancelled_here(self) -> StatusError | None:
         """See :class:`jitree.base.cancel_scopes.Caller`."""
         gate = self.gate
@@ -231,6 +251,7 @@ class ContextGate(abc.ABC):
             self._wait(wait, begun)
             return
         gate[NESTING] -= 1
+        gate[WAITS] += 1
         self.settle()
         shortcomings, self.shortcomings = self.shortcomings, Shortcomings()
         take: Callable[[Any], object] = self.lock.acquire

@@ -1,17 +1,22 @@
-"""Suspends an awaited call that has to wait, so that its thread is free."""
+"""Suspends awaited calls while they wait, and goes on with them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from jitree.dispatch.engine import YIELD
+from jitree.base.cancel_scopes import Scope
+from jitree.dispatch.engine import YIELD, happened
+from jitree.dispatch.session_lock import Shortcomings
+from jitree.errors import is_return
 from jitree.regs.layout import PATIENT, STATE_WORDS
 
 if TYPE_CHECKING:
     from jitree.dispatch.engine import EngineEntry
     from jitree.dispatch.function import BytecodeFunction
     from jitree.dispatch.invocation import Call, Invoker
-    from jitree.regs.machine import Machine
+    from jitree.regs.machine import Awaited, Machine
 
 
 def go_on_promptly(
@@ -56,3 +61,37 @@ def _rest(invoker: Invoker, function: BytecodeFunction, machine: Machine) -> Cal
         finally:
             machine.state[STATE_WORDS.prompt] = PATIENT
             invoker.is_direct_going_on = False
+
+
+async def drive(invoker: Invoker, call: Call, begun: int, submitted: dict[Any, None]) -> list[Any]:
+    """Makes a call and awaits whatever it waits for. It began with those cancellations and has submitted
+    that so far."""
+    shortcomings = Shortcomings()
+    step: Callable[[], Awaited] = partial(next, call)
+    while True:
+        try:
+            pending = invoker.take_step(call, step, shortcomings, begun, submitted)
+        except BaseException as end:
+            if not is_return(end):
+                invoker.submissions.give_up(submitted, end)
+                raise
+            if shortcomings:  # of a call inside another, on whose thread the event loop runs
+                raise shortcomings.take() from None
+            results: list[Any] = end.value
+            return results
+        step = partial(next, call)
+        try:
+            if pending is YIELD:
+                await happened(pending)
+            else:
+                await _happened(invoker, pending, begun)
+        except BaseException as error:
+            step = partial(call.throw, error)
+
+
+async def _happened(invoker: Invoker, pending: Awaited, begun: int) -> None:
+    with Scope() as scope:
+        try:
+            await invoker.is_ended_by(scope, begun).watched(happened(pending))
+        finally:
+            invoker.waiting.pop(scope, None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Final, Self
 from weakref import ref
@@ -80,6 +81,32 @@ def fence_class() -> type[Fence]:
     return Fence
 
 
+class Threads(int):
+    """How many threads a device has."""
+
+    _device: Device
+
+    @classmethod
+    def of(cls, device: Device) -> Threads:
+        made = cls(device.thread_count)
+        made._device = device
+        return made
+
+    @contextmanager
+    def __call__(self, count: int) -> Iterator[None]:
+        """Has that many in a ``with`` block, and afterwards as many as before it. Errors as of
+        :meth:`Device.set_threads`."""
+        before = self._device.thread_count
+        self._device.set_threads(count)
+        try:
+            yield
+        finally:
+            self._device.set_threads(before)
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+
 class Device(Unique, QueueOperations):
     """Executes what is submitted. All methods may be called from any thread."""
 
@@ -115,6 +142,17 @@ class Device(Unique, QueueOperations):
     def __repr__(self) -> str:
         return f"<hal.device {self.uri}>"
 
+    def _repr_html_(self) -> str:
+        from jitree.base.tables import bytes_text, html_table
+
+        memory = self.memory()
+        rows = [
+            ("threads", self.threads),
+            ("used", bytes_text(memory.live)),
+            ("used at most", bytes_text(memory.peak)),
+        ]
+        return html_table(f"jitree.Device {self.uri}", (), rows)
+
     @property
     def array_exchange(self) -> ArrayExchange | None:
         """Exchanges arrays with other libraries; None where they lie on the host."""
@@ -144,9 +182,15 @@ class Device(Unique, QueueOperations):
         self.device_allocator.trim()
 
     @property
-    def threads(self) -> int:
+    def thread_count(self) -> int:
         """How many threads of this process share the work of one command buffer."""
         return 1
+
+    @property
+    def threads(self) -> Threads:
+        """The same number. ``with device.threads(1):`` has another one for a while, as :meth:`set_threads`;
+        for the whole device, whatever other threads do."""
+        return Threads.of(self)
 
     def set_threads(self, count: int) -> None:
         """Changes how many threads share one command buffer, from the next on.

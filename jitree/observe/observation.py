@@ -158,6 +158,11 @@ class Observation(EventReader):
         return bool(self._onlookers)
 
     @property
+    def count(self) -> int:
+        """How many look."""
+        return len(self._onlookers)
+
+    @property
     def _onlookers(self) -> list[Onlooker]:
         return [onlooker for onlooker in (look() for look in self._looking) if onlooker is not None]
 

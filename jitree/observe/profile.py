@@ -27,6 +27,8 @@ from jitree.observe.profiled import CallParts, CallRecorder, DoneCommand, Noted,
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from matplotlib.figure import Figure
+
     from jitree.hal.device import Device
     from jitree.observe.profiled import Sampler, Samples
 
@@ -64,6 +66,10 @@ class Profile(Unique):
             self.stop()
             raise
         self.begun = perf_counter_ns()
+
+    @property
+    def is_going_on(self) -> bool:
+        return not self._ended
 
     def stop(self) -> None:
         """Measures nothing more. Waits for command buffers that are being executed."""
@@ -156,6 +162,16 @@ class Profile(Unique):
             rows = (replace(row, location=self.places.get(row.name) or None) for row in rows)
         rest = self._between() if by == "dispatch" and self.samples is None else ()
         return ProfileTable(by, sorted(rows, key=lambda row: -row.total), self._note(by), rest)
+
+    @folded
+    def plot(self, by: str = "dispatch", count: int = 10) -> Figure:
+        """Draws a bar for each of the rows with the most time. ``count``: how many of :meth:`table`. It gives
+        a figure of matplotlib, which notebooks show (``figure.savefig("profile.png")`` writes it).
+
+        UNAVAILABLE without matplotlib; as of :meth:`table`."""
+        from jitree.observe.plots import plot_table
+
+        return plot_table(self.table(by), count)
 
     @folded
     def save(self, path: str | os.PathLike[str]) -> None:

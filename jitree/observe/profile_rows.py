@@ -19,6 +19,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from jitree.base.events import DISPATCH
+from jitree.base.tables import html_table, text_table
 from jitree.errors import system_refusals
 from jitree.hal.profiling import OPERATION
 from jitree.observe.export_names import parse
@@ -122,20 +123,13 @@ class ProfileTable(Sequence[ProfileRow]):
         return ProfileTable(self.by, self._rows[:count], self.note, self.rest)
 
     def __str__(self) -> str:
-        lines = self._cells()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            " ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
-            for line in lines
-        ) + (f"\n{self.note}" if self.note else "")
+        return text_table(self._cells()) + (f"\n{self.note}" if self.note else "")
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in self._cells()
-        )
-        return f"<table>{rows}</table>{escape(self.note)}"
+        header, *rows = self._cells()
+        return html_table("", header, rows) + escape(self.note)
 
     def _cells(self) -> list[list[str]]:
         rows = self._rows + self.rest

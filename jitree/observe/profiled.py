@@ -144,7 +144,7 @@ class CallRecorder(EventReader):
         """Reads the calls of a function, too. FAILED_PRECONDITION while it is explained."""
         if self.is_over:
             return
-        if function.readers:
+        if any(reader.is_exclusive for reader in function.readers):
             raise FailedPreconditionError(
                 f"{function.full_name} is explained (session.explain); stop that first"
             )

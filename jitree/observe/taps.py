@@ -40,6 +40,8 @@ from jitree.types import BY_NAME
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from matplotlib.figure import Figure
+
 _TYPES: Final = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
@@ -331,6 +333,14 @@ class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
 
     def __len__(self) -> int:
         return len(self._dispatches)
+
+    @folded
+    def plot(self) -> Figure:
+        """Draws what the statistics say of each output: range, root of the mean square, values that are not
+        finite. A figure of matplotlib; UNAVAILABLE without that."""
+        from jitree.observe.plots import plot_statistics
+
+        return plot_statistics(self._dispatches)
 
     def __iter__(self) -> Iterator[ObservedDispatch]:
         return iter(tuple(self._dispatches))

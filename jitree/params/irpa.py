@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from jitree.base.copying import PROGRESS
 from jitree.base.private_files import unique
 from jitree.errors import (
     InvalidArgumentError,
@@ -305,13 +307,18 @@ def _write_storage(file: BinaryIO, layout: ArchiveLayout, start: int) -> None:
 
     What is zero is left out: the system reads it so, and stores nothing.
     """
+    told = sys.modules.get(PROGRESS)
     for entry, offset in layout.parameters:
+        if told is not None:
+            told.report("writing parameters", offset or 0, layout.size, "bytes")
         if offset is None or (entry.pattern is not None and not any(entry.pattern)):
             continue
         file.seek(start + offset)
         for chunk in entry.chunks():
             file.write(chunk)
     file.truncate(start + layout.size)
+    if told is not None:
+        told.report("writing parameters", layout.size, layout.size, "bytes")
 
 
 def _check_unique(entries: Sequence[ParameterEntry]) -> None:

@@ -99,6 +99,13 @@ class ParameterIndex:
         if not entries:
             self.archives.append(f"'{name}'")
 
+    def _repr_html_(self) -> str:
+        from jitree.base.tables import bytes_text, html_table
+
+        rows = ((entry.key, entry.tensor or "bytes", bytes_text(entry.length)) for entry in self)
+        caption = f"{len(self)} parameters of {', '.join(self.archives) or 'nowhere'}"
+        return html_table(caption, ("key", "type", "size"), rows)
+
     def find(self, key: str) -> ParameterEntry | None:
         return self._entries.get(key)
 

@@ -60,6 +60,10 @@ class GateRecord(MemoryRecord):
     faults: i64  # 1 when something was found wrong in a call that goes on
     begun: i64  # what `cancels` was when the outermost call began
     cancels: i64  # number of the last cancellation of all calls
+    refused: i64  # 1 when no more calls may begin
+    calls: i64  # how many outermost calls have begun,
+    failures: i64  # failed
+    waits: i64  # and had to wait, for a device or each other
 
 
 class Scratch(MemoryRecord):

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "benchmark": ("jitree.tools.benchmark:main", "measure how long functions of a compiled module take"),
     "compile": ("jitree.tools.compile:main", "make a module of an ONNX, StableHLO or MLIR file"),
     "dump": ("jitree.tools.dump:main", "show what a compiled module holds"),
+    "stub": ("jitree.tools.stub:main", "write a typed Python module that loads a compiled one, for editors"),
     "diff": (
         "jitree.tools.comparing:diff_main",
         "call two compiled modules side by side and find where they depart",

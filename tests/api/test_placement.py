@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.errors import StatusError
+from jitree.errors import InvalidArgumentError, StatusError
 from tests.api.direct import X, direct, needs_machine_code
 from tests.api.programs import ARITHMETIC, ECHO
 
@@ -59,3 +59,26 @@ def test_arrays_put_on_the_device_are_arguments(session: Session) -> None:
     assert np.all(np.asarray(array) == 1)
     with pytest.raises(StatusError, match="closed"):
         session.to_device(X)
+
+
+@pytest.mark.parametrize("uri", ["local-sync", "local-task"])
+def test_to_device_copies_wraps_or_refuses_as_it_is_told(uri: str) -> None:
+    with Session(uri) as session:
+        shared = np.asarray(session.empty((4,), np.float32))
+        shared[:] = 1
+        wrapped, copied = session.to_device(shared, copy=False), session.to_device(shared, copy=True)
+        shared[0] = 5
+        assert wrapped[0] == 5 and copied[0] == 1
+        assert session.to_device(wrapped) is wrapped is session.to_device(wrapped, copy=False)
+        other = session.to_device(wrapped, copy=True)
+        shared[1] = 6
+        assert other is not wrapped and np.array_equal(other, [5, 1, 1, 1])
+        shared.flags.writeable = False
+        assert np.array_equal(session.to_device(shared, copy=False), [5, 6, 1, 1])
+        room = np.zeros(80, np.uint8)
+        start = -room.ctypes.data % 64 + 4
+        for refused in (room[start : start + 8], np.asarray(session.empty((4, 4))).T, [1.0], None, "text"):
+            with pytest.raises(InvalidArgumentError, match="copy=False"):
+                session.to_device(refused, copy=False)
+        with pytest.raises(InvalidArgumentError, match="copy: expected"):
+            session.to_device(shared, copy="never")  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -131,6 +132,20 @@ def test_numbers_of_threads_that_cannot_be(registry: DriverRegistry) -> None:
             with pytest.raises(InvalidArgumentError, match="expected an integer but got"):
                 device.set_threads(count)
         assert device.threads == 2
+
+
+def test_a_block_has_another_number_of_threads(registry: DriverRegistry) -> None:
+    with registry.create_device("local-task://?threads=2") as device:
+        with device.threads(3):
+            assert device.threads == 3
+            with device.threads(1):
+                assert device.threads == 1
+            assert device.threads == 3
+        with pytest.raises(ZeroDivisionError), device.threads(4):
+            raise ZeroDivisionError
+        with pytest.raises(OutOfRangeError, match="1 to 64 threads"), device.threads(0):
+            pass
+        assert device.threads == 2 and type(pickle.loads(pickle.dumps(device.threads))) is int
 
 
 # What machine code reads.

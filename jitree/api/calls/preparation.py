@@ -53,3 +53,11 @@ def is_prepared(seconds: float) -> bool:
             getattr(module, function)()
         _Left.seconds -= time.thread_time() - begun
     return False
+
+
+def note_slow(name: str) -> None:
+    """Tells the log, once, of a function whose calls Python makes: that takes some times as long."""
+    from jitree.base.events import SLOW
+    from jitree.base.logs import note
+
+    note(SLOW, f"calls of {name} are made by Python: machine code does not take what it takes")

@@ -231,6 +231,12 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         return bool(self._implicitly())
 
+    def _repr_html_(self) -> str:
+        from jitree.base.tables import html_text  # for notebooks
+
+        first, _, elements = repr(self).partition("\n")
+        return html_text(first.rstrip(":)").replace("(", " ", 1), elements.removesuffix(")"))
+
     def __format__(self, specification: str) -> str:
         """As numpy's arrays: a specification is for the one element of an array of rank 0."""
         return format(self._implicitly(), specification) if specification else str(self)
@@ -362,8 +368,14 @@ def copy_view(view: BufferView, device: Device) -> BufferView:
 
 def wrap_in_place(array: npt.NDArray[Any], device: Device) -> BufferView | None:
     """A buffer view over an array's own memory, for programs that write to it; None if that cannot be."""
+    return wrap(array, device) if array.flags.writeable else None
+
+
+def wrap(array: npt.NDArray[Any], device: Device) -> BufferView | None:
+    """Makes a buffer view over an array's own memory; None if that cannot be. Programs write to it if they
+    may."""
     row = native_row(array.dtype)
-    if row is None or is_packed(row) or not array.flags.c_contiguous or not array.flags.writeable:
+    if row is None or is_packed(row) or not array.flags.c_contiguous:
         return None
     buffer = device.device_allocator.import_host(_flat(array).data, DEVICE_LOCAL, BUFFER_USAGE)
     return None if buffer is None else _view(buffer, array.shape, row)

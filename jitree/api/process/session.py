@@ -235,7 +235,7 @@ class ProcessSession(RemoteProxy):
 
     __getitem__ = prepare = lookup
 
-    def to_device(self, value: Any) -> npt.NDArray[Any]:
+    def to_device(self, value: Any, *, copy: bool | None = None) -> npt.NDArray[Any]:
         """Makes an array of numpy that cannot be written. It has the elements of an array, a number or
         sequences as calls take and give them. The process gets
         them with each call.
@@ -243,6 +243,8 @@ class ProcessSession(RemoteProxy):
         INVALID_ARGUMENT for element types that programs cannot have."""
         if self.closed:
             raise FailedPreconditionError("the session has been closed")
+        if copy is False:
+            raise UnimplementedError("to_device: the process of a sandbox has copies only; leave copy= out")
         array, row = host_array(value)
         with room_for(array):
             elements = copy_of(array, row.dtype)

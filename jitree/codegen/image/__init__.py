@@ -220,11 +220,17 @@ class Provider:
             has_ended = self._builder is not None and self._builder.has_ended()
             flat = self._load()
             if flat is not None:
+                if self._builder is not None:
+                    seconds = time.monotonic() - (self.begun or now)
+                    note("built", f"{self.title} is built", seconds=seconds)
+                elif "logging" in sys.modules or "JITREE_LOG" in os.environ:
+                    _note_found(self.title)
                 self._map(flat)
             elif self._builder is None or self._builder.is_waiting:
                 self._start(niceness())
             elif has_ended and self._builder.is_ended:
                 self._builder = None  # the next call that wants the image starts another builder
+                note("builder", f"the builder of {self.title} has ended early; the next call starts another")
             elif has_ended:
                 if self._was_lost or not self._builder.has_built():
                     self.failure = self._builder.failure()
@@ -289,6 +295,8 @@ def begin(builder: BuilderThread, wanted: Sequence[Provider], niceness: int) -> 
     for item in wanted:
         item.begun = item.begun or now
     builder.begin([item.key for item in wanted], niceness)
+    for item in wanted:
+        note("building", f"{item.title} is being built")
 
 
 def prepare_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> BuilderThread | None:
@@ -335,7 +343,22 @@ def warn(title: str, reason: str, told: str = "") -> None:
         f"jitree: goes without {title}: {reason}; what it is for is interpreted, which takes longer:"
         " `jitree cache warm` with the program's file tries again"
     )
+    note("missing", text.removeprefix("jitree: "), "warning")
     warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+
+def note(topic: str, text: str, level: str = "info", seconds: float = 0.0) -> None:
+    """As :func:`jitree.base.logs.note`, which few processes need for a first result."""
+    from jitree.base import logs
+
+    logs.note(topic, text, level, seconds)
+
+
+def _note_found(title: str) -> None:
+    """If somebody reads what is rarely of interest."""
+    logging = sys.modules.get("logging")
+    if logging is None or logging.getLogger("jitree").isEnabledFor(logging.DEBUG):
+        note("found", f"{title} is taken from where machine code is kept", "debug")
 
 
 def processors() -> int:

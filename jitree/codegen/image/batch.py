@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
@@ -111,8 +112,11 @@ class ImageBatch:
     def wait(self, look: Callable[[], object] = require_going_on) -> None:
         """Waits for all of them, as :meth:`Provider.wait` does."""
         self.start()
-        for item in self.providers:
+        told = sys.modules.get("jitree.base.logs")  # who wants to be told has imported it
+        for count, item in enumerate(self.providers, 1):
             item.wait(look)
+            if told is not None:
+                told.report(f"building {self.title}", count, len(self.providers), "images")
 
     def prepare(self) -> None:
         """Starts a builder that waits until it is to begin: its start takes as long as several kernels. Not

@@ -136,7 +136,7 @@ class LocalDevice(Device):
         if key == "concurrency" and category == "hal.device":
             return len(self._records)
         if key == "concurrency" and category == "hal.dispatch":
-            return self.threads
+            return self.thread_count
         values = (loader.query_i64(category, key) for loader in self.loaders)
         return next((value for value in values if value is not None), None)
 

@@ -112,7 +112,7 @@ class TaskDevice(LocalDevice):
         return tuple(team.topology for team in self._teams)
 
     @property
-    def threads(self) -> int:
+    def thread_count(self) -> int:
         return self._pools[0].worker_count
 
     def create_executable_cache(self, identifier: str = "") -> ExecutableCache:

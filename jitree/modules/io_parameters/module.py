@@ -29,9 +29,9 @@ from jitree.modules.io_parameters.requests import (
     ParameterRequest,
     ScopeProvider,
     Tables,
-    in_turn,
     resolve,
     scope_name,
+    told_in_turn,
 )
 from jitree.regs.list import VmList
 
@@ -169,7 +169,9 @@ def load(state: ParametersState, where: Where, tables: Tables, memory_types: int
         require_agreement(state.program, scope_name(tables), requests)
         is_left = bool(usage & _SHARING_IMMUTABLE) and not state.program.stores_to_constants(where[0].loaders)
         load_one = _used_in_place if is_left else _copied
-        buffers = [load_one(where[0], batch, request, memory_types, usage) for request in in_turn(requests)]
+        buffers = [
+            load_one(where[0], batch, request, memory_types, usage) for request in told_in_turn(requests)
+        ]
         batch.submit()
     loaded = VmList(state.buffer_type, len(buffers))
     for buffer in buffers:
@@ -210,7 +212,7 @@ def gather(state: ParametersState, where: Where, tables: Tables, target: Buffer)
     with Batch(*where) as batch:
         requests = resolve(state.providers, tables, batch.memory)
         require_agreement(state.program, scope_name(tables), requests)
-        for request in in_turn(requests):
+        for request in told_in_turn(requests):
             target.range(request.buffer_offset, request.length)
             _read(batch, request, target)
         batch.submit()
@@ -231,7 +233,7 @@ def scatter(state: ParametersState, where: Where, tables: Tables, source: Buffer
     none is written.
     """
     with Batch(*where) as batch:
-        for parameter, start, offset, length in in_turn(resolve(state.providers, tables, batch.memory)):
+        for parameter, start, offset, length in told_in_turn(resolve(state.providers, tables, batch.memory)):
             if parameter.pattern is not None:
                 raise FailedPreconditionError(
                     f"parameter '{parameter.key}' is a repeated pattern, which cannot be written to"

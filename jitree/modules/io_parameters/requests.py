@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import itertools
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.copying import ranges
+from jitree.base.copying import PROGRESS, ranges
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
 from jitree.hal.allocator import HostMemory
@@ -146,6 +147,19 @@ def in_turn(requests: Sequence[ParameterRequest]) -> Iterator[ParameterRequest]:
     """Each of them; looks now and then whether the thread is to end."""
     for part in ranges(len(requests), _TOGETHER):
         yield from requests[part]
+
+
+def told_in_turn(requests: Sequence[ParameterRequest]) -> Iterator[ParameterRequest]:
+    """As :func:`in_turn`, and reports how far it has come."""
+    told = sys.modules.get(PROGRESS)
+    if told is None:
+        yield from in_turn(requests)
+        return
+    done, total = 0, sum(request.length for request in requests)
+    for request in in_turn(requests):
+        yield request
+        done += request.length
+        told.report("loading parameters", done, total, "bytes")
 
 
 def scope_name(tables: Tables) -> str:

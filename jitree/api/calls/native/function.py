@@ -154,6 +154,7 @@ def call_through_gate(python: Python, record: CallRecord, arguments: int, count:
     result = leave_gate(python, record, call_directly(python, record, arguments, prompt, awaited))
     if not unlikely(awaited.what != 0):
         return result
+    record.gate.waits += 1
     if prompt == PATIENT and awaited.submission != 0:
         return when_done(python, record, awaited, result)
     return when_submitted(python, record, awaited, result, prompt)
@@ -238,6 +239,7 @@ def ended(python: Python, record: CallRecord, gate: GateRecord, signal: Entry) -
     """The end of a call that failed in Python, which has settled everything unless Ctrl-C came first, or
     there was no more room on Python's stack. A reference to its fence is taken over."""
     give_up_signal(python, record, record.state, signal)
+    gate.failures += 1
     error = stack(24)
     call(python.fetch_error, error, error + 8, error + 16)
     while gate.nesting != 0:
@@ -303,6 +305,7 @@ def enter(python: Python, record: CallRecord, state: State) -> int:
     the arguments are the results."""
     if record.run == 0:
         return EXIT_FINISHED
+    record.gate.calls += 1
     frame = place_of(record.frame)
     for place in range(0, _FRAME_SIZE, 8):
         store64(frame + place, load64(place_of(record) + _FRAME_WORDS + place))
@@ -348,8 +351,9 @@ def settle(python: Python, record: CallRecord, result: int) -> int:
     if unlikely(is_well and gate.faults != 0):
         is_well = is_done(python, invoke(python, record.require_faultless))
     gate.nesting = 0
-    gate.ready = 1
+    gate.ready = gate.refused == 0
     if unlikely(result == 0):
+        gate.failures += 1
         if not is_well:
             call(python.clear_error)
         call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))

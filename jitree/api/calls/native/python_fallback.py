@@ -123,6 +123,8 @@ class Rest:
             raise
 
     def _finish(self, call: Call, signal: int) -> Generator[Any, Any, Any]:
+        from jitree.dispatch.suspended_calls import drive
+
         begun, here = self._invoker.gate[BEGUN], self._invoker.submissions.this_thread
         fence = cast("Fence | None", self._invoker.table.object(signal))
         use: AbstractContextManager[object] = nullcontext()
@@ -140,7 +142,7 @@ class Rest:
                     begin()
                     submitted, here.submitted = here.submitted, {}
                     yield
-                    results = yield from self._invoker.drive(call, begun, submitted).__await__()
+                    results = yield from drive(self._invoker, call, begun, submitted).__await__()
                 except BaseException as error:  # before the use fails the fence
                     self._fail(error, fence)
                     is_given_up = True

@@ -270,7 +270,7 @@ def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
                 return device.queue_failed(
                     queue_affinity, signal, partial(failure.raise_error, local.commands)
                 )
-            handle_pool.supply_local_memory(local.commands.most_local_memory, device.threads)
+            handle_pool.supply_local_memory(local.commands.most_local_memory, device.thread_count)
         result = function(state, device, queue_affinity, wait, signal, commands, *arguments)
         supplier.publish((wait, signal))
         return result
