@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, Final, NoReturn
 
-from jitree import __version__
 from jitree.base.folding import keep_tracebacks
+from jitree.base.near_names import did_you_mean
 from jitree.errors import UnavailableError, ignored, pass_interruption, printable
+from jitree.tools.flags import ASKS_HELP, ASKS_VERSION
 from jitree.tools.reporting import report
 
 _STANDARD: Final = (0, 1, 2)
@@ -162,21 +163,26 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    command = arguments[0] if arguments else ""
-    if command in ("--help", "-h", "help"):
+    command, *rest = arguments or ("",)
+    if command in ASKS_HELP and rest and rest[0] in COMMANDS:
+        command, rest = rest[0], ["--help"]
+    if command in ASKS_HELP:
         sys.stdout.write(usage())
         return 0
-    if command == "--version":
-        sys.stdout.write(f"jitree {__version__}\n")
+    if command in ASKS_VERSION:
+        from jitree.tools.help_texts import version
+
+        sys.stdout.write(version())
         return 0
     if command not in COMMANDS:
-        sys.stderr.write(f"jitree: unknown command '{command}'\n\n" if command else "")
+        hint = did_you_mean(command, COMMANDS)
+        sys.stderr.write(f"jitree: unknown command '{command}'{hint}\n\n" if command else "")
         sys.stderr.write(usage())
         return EXIT_FAILURE
     module, _, function = COMMANDS[command][0].partition(":")
     main = getattr(importlib.import_module(module), function)
     keep_tracebacks()
-    code: int = main(arguments[1:])
+    code: int = main(rest)
     return code
 
 

@@ -275,8 +275,11 @@ def find_function(program: OpenedProgram, name: str) -> Function:
         for candidate in (name, local):
             if candidate in module.names:
                 return module[candidate]
+        from jitree.base.near_names import did_you_mean  # only failures pay for it
+
         raise errors.NotFoundError(
-            f"no function `{name}` exported by module '{module.name}'; it exports:{_candidates(module)}",
+            f"no function `{name}` exported by module '{module.name}'"
+            f"{did_you_mean(local, module.names)}; it exports:{_candidates(module)}",
             f"looking up function '{name}'",
         )
     meant = without_twins(module.names)

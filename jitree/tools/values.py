@@ -141,7 +141,7 @@ class ValueFiles:
             try:
                 file = open(path, "rb")
             except FileNotFoundError:
-                raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist") from None
+                raise _missing(path) from None
             except OSError as error:
                 errors.pass_interruption(error)
                 raise errors.UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
@@ -189,11 +189,17 @@ class ValueFiles:
             return _member(archive, key)
 
 
+def _missing(path: str) -> errors.NotFoundError:
+    from jitree.base.near_names import near_path  # only failures pay for it
+
+    return errors.NotFoundError(f"unable to open file `{path}`: it does not exist{near_path(path)}")
+
+
 @contextmanager
 def _open_archive(path: str) -> Iterator[NpzFile]:
     """The archive; INVALID_ARGUMENT for what is none, or damaged where it is read."""
     if not Path(path).is_file():
-        raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist")
+        raise _missing(path)
     with _reading(path, "archive"), open(path, "rb") as file, NpzFile(file, allow_pickle=False) as archive:
         yield archive
 

@@ -181,7 +181,9 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
         with open(path, "rb", buffering=0) as file:
             return read(file, most)
     except FileNotFoundError:
-        raise NotFoundError(f"no such file: '{path}'") from None
+        from jitree.base.near_names import near_path  # only failures pay for it
+
+        raise NotFoundError(f"no such file: '{path}'{near_path(path)}") from None
     except PermissionError as error:
         raise PermissionDeniedError(f"the file cannot be read: {error.strerror}: '{path}'") from None
     except IsADirectoryError:
