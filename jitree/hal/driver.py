@@ -106,7 +106,7 @@ def parse_uri(uri: str) -> DeviceUri:
 
 
 def _as_uri(text: str) -> str:
-    driver, path = re.split("[:/]+", text, maxsplit=1)
+    driver, _, path = re.sub("[:/]+", " ", text).partition(" ")
     return f"; did you mean '{driver}://{path}'?" if driver and path else ""
 
 

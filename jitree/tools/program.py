@@ -113,12 +113,8 @@ def _limits(texts: list[str]) -> Limits | None:
 _PARAMETERS: Final = "io_parameters"
 """The module that gives programs their parameters."""
 _TASK_DRIVER: Final = "local-task"
-_TASK_FLAGS: Final = (
-    "task_topology_group_count",
-    "task_topology_max_group_count",
-    "task_worker_local_memory",
-    "task_worker_spin_us",
-)
+_OF_WORKERS: Final = ("task_topology_", "task_worker_")
+"""How names of flags about the workers of that driver begin."""
 
 
 class OpenedProgram(NamedTuple):
@@ -248,7 +244,9 @@ def open_devices(flags: ParsedFlags, stack: ExitStack) -> tuple[Device, ...]:
 def task_parameters(flags: ParsedFlags) -> Mapping[str, str]:
     """What the flags say about the workers of ``local-task``, as parameters of its URI."""
     parameters: dict[str, str] = {
-        name: str(flags.integer(name)) for name in _TASK_FLAGS if name in flags.given
+        name: str(flags.values[name])
+        for name in flags.values
+        if name in flags.given and name.startswith(_OF_WORKERS) and isinstance(flags.values[name], (int, str))
     }
     if parameters.get("task_worker_spin_us") == "0":
         del parameters["task_worker_spin_us"]
