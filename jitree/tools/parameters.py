@@ -160,8 +160,6 @@ def create_main(flags: ParsedFlags) -> int:
 
 def _parse(flag: str, text: str) -> ParameterEntry:
     with error_context(f"flag '--{flag}'"):
-        if flag == "splat" and text.count("=") < 2:
-            raise InvalidArgumentError(f"'{text}' has no value: <key>=<shape>x<type>=<value>")
         return parse_declaration(text)
 
 

@@ -271,11 +271,15 @@ def _locate(data: memoryview, name: str, is_private: bool, state: tuple[int, ...
             data, f"FlatBuffer data is not present or less than 16 bytes ({available + _PREFIX_SIZE} total)"
         )
     size = int.from_bytes(data[prefix : prefix + _PREFIX_SIZE], "little")
-    if size > available:
-        raise _foreign(
-            data, f"FlatBuffer length prefix out of bounds (prefix is {size} but only {available} available)"
-        )
     start = prefix + _PREFIX_SIZE
+    if size > available:
+        what = f"FlatBuffer length prefix out of bounds (prefix is {size} but only {available} available)"
+        is_module = bytes(data[start + 4 : start + 8]) == IDENTIFIER
+        raise (
+            InvalidArgumentError(f"{what}; {truncated(start + size, data)}")
+            if is_module
+            else _foreign(data, what)
+        )
     flatbuffer = data[start : start + size]
     if bytes(flatbuffer[4:8]) != IDENTIFIER:
         raise _foreign(
@@ -292,6 +296,11 @@ def _locate(data: memoryview, name: str, is_private: bool, state: tuple[int, ...
         is_private=is_private,
         state=state,
     )
+
+
+def truncated(length: int, data: memoryview) -> str:
+    """What is wrong with the bytes of a file that should be longer."""
+    return f"truncated: the header says {length:,} bytes, the file has {len(data):,}"
 
 
 def looks_like_module(data: memoryview) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, UnimplementedError
-from jitree.vmfb.archive import IDENTIFIER, Archive, loading
+from jitree.vmfb.archive import IDENTIFIER, Archive, loading, truncated
 from jitree.vmfb.cconv import (
     EntryRule,
     ascending_slots,
@@ -320,16 +320,22 @@ def _check_place(function: FunctionRow, bytecode_size: int) -> None:
         raise InvalidArgumentError(f"{where} uses {function.ref_count} refs; the most is {MAXIMUM_REFS}")
 
 
+_LARGEST: Final = np.uint64(1 << 60)
+"""What files are shorter than: larger numbers are damaged ones."""
+
+
 def _read_rodata(root: Table, archive: Archive) -> RodataRows:
     flags, embedded, counts, starts, sizes = columns_of(root, _RODATA, _RODATA_COLUMNS)
     available = max(len(archive.data) - archive.rodata_base, 0)
     first, last = starts.view(np.uint64), sizes.view(np.uint64)
     outside = (last > 0) & ((last > available) | (first > available) | (first + last > available))
     is_embedded = embedded > 0
+    within = ~is_embedded & (first < _LARGEST) & (last < _LARGEST)
+    length = archive.rodata_base + int((first + last)[within].max(initial=0))
     rows = RodataRows(
         np.where(is_embedded, archive.flatbuffer_offset + embedded + 4, archive.rodata_base + starts),
         np.where(is_embedded, counts, sizes),
-        lambda index: _read_segment(root.element(_RODATA, index), index, archive),
+        lambda index: _read_segment(root.element(_RODATA, index), index, archive, length),
     )
     wrong = (flags > 0) | outside & ~is_embedded
     for index in wrong.nonzero()[0].tolist():
@@ -337,7 +343,8 @@ def _read_rodata(root: Table, archive: Archive) -> RodataRows:
     return rows
 
 
-def _read_segment(table: Table, index: int, archive: Archive) -> RodataSegment:
+def _read_segment(table: Table, index: int, archive: Archive, whole: int) -> RodataSegment:
+    """``whole``: the length of the file, as its tables have it."""
     if table.uint8(0) != 0:
         raise UnimplementedError(f"rodata[{index}] is compressed; no IREE compiler writes this")
     embedded = table.vector(2, 1)
@@ -350,8 +357,8 @@ def _read_segment(table: Table, index: int, archive: Archive) -> RodataSegment:
         return RodataSegment(archive.data[:0], external=True, file_offset=start)
     if start + length > len(archive.data):
         raise InvalidArgumentError(
-            f"rodata[{index}] external reference out of range: {length} bytes at {start}, but the file has "
-            f"{len(archive.data)} bytes; is it complete?"
+            f"rodata[{index}] external reference out of range: {length} bytes at {start}; "
+            f"{truncated(max(whole, start + length), archive.data)}"
         )
     return RodataSegment(archive.data[start : start + length], external=True, file_offset=start)
 

@@ -22,8 +22,10 @@ ANSWERS: dict[tuple[str, ...], str] = {
     ("dump", "--version"): "jitree 0.",
     ("cache", "--version"): "jitree 0.",
     ("run", "--flagfile=version.flags"): "jitree 0.",
+    (*RUN, "--function=__init"): "EXEC @__init\n",
+    ("parameters", "create", "--splat=k=4xf32", "--output=k.irpa"): "//===---",
 }
-"""Questions, which are answered on standard output with status 0, and how the answer begins."""
+"""What is answered on standard output with status 0, and how the answer begins."""
 
 FAILURES: dict[tuple[str, ...], str] = {
     ("rum",): "unknown command 'rum'; did you mean 'run'?",
@@ -50,6 +52,13 @@ FAILURES: dict[tuple[str, ...], str] = {
     ): "did you mean '--function'? (`jitree run --help` lists them); bad.flags:3\n",
     ("run", "--flagfile=outer.flags"): "; outer.flags:1\n",
     ("run", "--flagfile=value.flags"): "'many' is not an integer; value.flags:1\n",
+    (
+        *CALL,
+        "--device_allocator=foo",
+    ): "INVALID_ARGUMENT; unrecognized allocator 'foo'; there are: caching, debug",
+    ("dump", "cut.vmfb"): "truncated: the header says 21,077 bytes, the file has 20,954",
+    ("run", "cut.vmfb"): "truncated: the header says 21,077 bytes, the file has 20,954",
+    ("run", "cut2.vmfb"): "truncated: the header says ",
     ("run", "--flagfile=bad.flag"): "No such file or directory; did you mean 'bad.flags'?",
 }
 """Command lines that fail with status 1, and what standard error says among others."""
@@ -63,6 +72,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(MODULE, folder / "digits.vmfb")
     shutil.copy(MODULE, folder / "folder" / "digits.vmfb")
     (folder / "input.npy").write_bytes(b"")
+    whole = MODULE.read_bytes()
+    (folder / "cut.vmfb").write_bytes(whole[:-500])
+    (folder / "cut2.vmfb").write_bytes(whole[:500])
     for name, text in {
         "bad.flags": "# a comment\n\n--functoin=classify\n",
         "outer.flags": "--flagfile=absent\n",
@@ -89,3 +101,17 @@ def test_failures_say_what_to_do(
     outcome = jitree(*line)
     assert outcome.code == 1 and outcome.stdout == ""
     assert FAILURES[line] in outcome.stderr
+
+
+def test_statistics_are_those_when_all_is_given_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    outcome = jitree(*CALL, "--input=8x8xf32=1", "--print_statistics")
+    assert "Device: local-sync\n[[ iree_hal_allocator_t memory statistics ]]\n" in outcome.stderr
+    assert outcome.stderr.count("            0B live\n") == 2
+
+
+def test_of_several_files_the_first_is_dumped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    both, one = jitree("dump", "digits.vmfb", "absent.vmfb"), jitree("dump", "digits.vmfb")
+    assert (both.code, both.stdout) == (0, one.stdout)
+    assert both.stderr == "jitree: one file is shown, 'digits.vmfb'; not 'absent.vmfb'\n"

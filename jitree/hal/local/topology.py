@@ -122,8 +122,8 @@ def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
     ``threads`` (or ``group_count``): workers, at most 64; ``max_group_count``: upper bound of the automatic
     choice; ``cpu_ids=0,1;2,3``: one pinned worker per processor, one queue per ``;`` group; ``spin_us``;
     ``local_memory`` in bytes. ``nodes``, ``performance_level``, ``distribution``, ``favor``, ``mode``
-    place workers on cores, one queue for each node. The flag names of the reference work as well. INVALID_ARGUMENT
-    for anything else, and for two names of one parameter.
+    place workers on cores, one queue for each node. The flag names of the reference work as well.
+    INVALID_ARGUMENT for anything else, and for two names of one parameter.
     """
     values: dict[str, _Given] = {}
     for name, text in parameters.items():
