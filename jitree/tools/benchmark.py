@@ -76,7 +76,7 @@ def dispatch_rows(
 FLAGS: Final = flag_set(
     "benchmark",
     "measures how long functions of a compiled module take",
-    "module packed function input value device parameter profiling benchmark refused",
+    "module interpreter packed function input value device parameter profiling batches benchmark refused",
     positional="module",
     ignored_prefixes=("benchmark_",),
 )
@@ -89,14 +89,15 @@ def main(flags: ParsedFlags) -> int:
         return 0
     if flags.boolean("dispatch_statistics") and is_profiled(flags):
         raise errors.InvalidArgumentError("--dispatch_statistics cannot be combined with other profiles")
-    plan = _plan(flags)
+    plan = measuring_plan(flags)
     with open_program(flags) as program, ValueFiles() as files:
         return _run(program, plan, flags, files)
 
 
-def _plan(flags: ParsedFlags) -> MeasuringPlan:
+def measuring_plan(flags: ParsedFlags) -> MeasuringPlan:
+    """How often and how long the flags want to measure."""
     for name in ("batch_size", "batch_concurrency", "benchmark_repetitions"):
-        if flags.integer(name) < 1:
+        if name in flags.values and flags.integer(name) < 1:
             raise errors.InvalidArgumentError(f"flag '--{name}': {flags.integer(name)} is less than 1")
     return MeasuringPlan(
         parse_duration(flags.text("benchmark_min_time")),
@@ -138,7 +139,7 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
         if failure is not None:
             print(error_line(failure), file=sys.stderr)
             failed = True
-    _report(rows, context, flags)
+    write_report(rows, context, flags)
     if last is not None and not failed:
         return last.process(functions[selected[0]], flags, files)
     return 1 if failed else 0
@@ -290,7 +291,8 @@ def _batch(call: Callable[[], object], start: Start, size: int, concurrency: int
 # -- reports -----------------------------------------------------------------------------------------
 
 
-def _report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: ParsedFlags) -> None:
+def write_report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: ParsedFlags) -> None:
+    """Prints the report, and writes it to the file that the flags name."""
     unit = flags.text("benchmark_time_unit") or flags.text("time_unit")
     layout = ReportLayout(unit, flags.boolean("benchmark_counters_tabular"))
     repeated = flags.integer("benchmark_repetitions") > 1

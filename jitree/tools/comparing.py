@@ -18,7 +18,7 @@ from jitree.tools.values import ValueFiles, parse_values
 if TYPE_CHECKING:
     from jitree.api.function import Function
 
-GROUPS: Final = "module function input device parameter compare"
+GROUPS: Final = "module interpreter function input device parameter compare"
 _TASK: Final = "local-task"
 
 DIFF_FLAGS: Final = flag_set(

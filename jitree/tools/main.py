@@ -43,6 +43,16 @@ COMMANDS: Final = {
     "check": ("jitree.tools.check:main", "run the functions of a compiled module that check themselves"),
     "cache": ("jitree.tools.cache:main", "list, empty and fill the folder of machine code"),
     "devices": ("jitree.tools.devices:main", "list the drivers and devices of this machine"),
+    "cpuinfo": ("jitree.tools.shells:cpuinfo_main", "list the features of the processor"),
+    "benchmark-executable": (
+        "jitree.tools.benchmark_executable:main",
+        "measure how long dispatches of an executable take",
+    ),
+    "install-tools": (
+        "jitree.tools.shells:install_main",
+        "write scripts with the names of IREE's tools into a folder",
+    ),
+    "completion": ("jitree.tools.shells:completion_main", "print what lets bash, zsh or fish complete"),
 }
 """Function of every command, which takes the arguments and returns the exit code, and what it does."""
 
@@ -149,7 +159,7 @@ def keep_standard_numbers() -> None:
 
 def usage() -> str:
     lines = ["Usage: jitree <command> [flags]", ""]
-    lines += [f"  {name:10} {summary}" for name, (_, summary) in COMMANDS.items()]
+    lines += [f"  {name:20} {summary}" for name, (_, summary) in COMMANDS.items()]
     lines += ["", "`jitree <command> --help` lists a command's flags; `jitree --version` prints the version."]
     return "\n".join(lines) + "\n"
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from jitree.tools.flags import Support
+from jitree.tools.shells import TOOLS, flag_sets
+from jitree.vmfb.archive import Archive
+from jitree.vmfb.module import read_module
 from tests.tools.command import ROOT, jitree
 
 MODULE = ROOT / "examples" / "digits" / "digits.vmvx.vmfb"
@@ -115,3 +121,94 @@ def test_of_several_files_the_first_is_dumped(folder: Path, monkeypatch: pytest.
     both, one = jitree("dump", "digits.vmfb", "absent.vmfb"), jitree("dump", "digits.vmfb")
     assert (both.code, both.stdout) == (0, one.stdout)
     assert both.stderr == "jitree: one file is shown, 'digits.vmfb'; not 'absent.vmfb'\n"
+
+
+KERNEL = (
+    "benchmark-executable", "--device=local-sync", "--executable_format=vmvx-bytecode-fb",
+    "--executable_file=kernel.vmvx", "--benchmark_min_time=2x", "--batch_size=2",
+)  # fmt: skip
+
+
+def test_dispatches_of_an_executable_are_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    module = read_module(Archive.open(MODULE))
+    Path("kernel.vmvx").write_bytes(next(row.data for row in module.rodata if bytes(row.data[:2]) == b"PK"))
+    bindings = ["--binding=65536xi8", "--binding=65536xi8=1"]
+    done = jitree(*KERNEL, "--workgroup_count=1,1,1", "--workgroup_count=0,1,1", *bindings)
+    assert done.code == 0
+    rows = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("BM_")]
+    assert rows == [f"BM_dispatch_{x}x1x1/process_time/real_time" for x in (1, 0)]
+    failed = jitree(*KERNEL, "--workgroup_count=1,1,1", "--entry_point=99")
+    assert failed.code == 1 and "ERROR OCCURRED: 'jitree/hal/" in failed.stdout
+    assert "OUT_OF_RANGE; dispatch of function 99" in failed.stderr
+    for flag, text in {
+        "--workgroup_count=1,1": "'1,1' is not of the form <x>,<y>,<z>",
+        "--executable_file=kernel.vmv": "did you mean 'kernel.vmvx'?",
+        "--executable_format=other": "no loader of this device takes executables of format 'other'",
+        "--executable_format=": "INVALID_ARGUMENT; no executable was given",
+        "--binding=&4xf32": "a binding is <shape>x<type>[=<values>] or a file",
+    }.items():
+        assert text in jitree(*KERNEL, flag).stderr
+
+
+def test_tools_are_installed_under_the_names_of_iree(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    made = jitree("install-tools", folder)
+    assert made.code == 0 and made.stdout.split() == [str(folder / name) for name in TOOLS]
+    assert "in front: export PATH=" in made.stderr
+    call = [str(folder / "iree-run-module"), f"--module={MODULE}", "--input=8x8xf32=1", "--function=classify"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(call, capture_output=True, text=True, env=environment, timeout=100, check=False)
+    assert done.stdout.startswith("EXEC @classify\n"), done.stderr
+    assert jitree("install-tools", folder).code == 0
+    (folder / "iree-cpuinfo").write_text("another")
+    assert "ALREADY_EXISTS; '" in jitree("install-tools", folder).stderr
+    assert (folder / "iree-cpuinfo").read_text() == "another"
+    assert jitree("install-tools", folder, "--force").code == 0
+
+
+COMPLETIONS = {
+    "jitree ru": "run",
+    "jitree parameters ": "convert create dump",
+    "jitree parameters create --spl": "--splat=",
+    "jitree run --module_": "--module_mode=",
+    "jitree run --module_mode=": "preload mmap",
+    "jitree run --device=local-s": "local-sync",
+    "jitree run dig": "digits.vmfb",
+    "jitree run --module=fol": "folder",
+}
+_ASK = """
+source ./jitree.bash
+compopt() { :; }
+while IFS= read -r line; do
+  COMP_LINE=$line COMP_POINT=${#line} COMP_WORDS=($line) COMPREPLY=()
+  [[ $line == *" " ]] && COMP_WORDS+=("")
+  COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+  _jitree
+  echo "${COMPREPLY[*]}"
+done
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    Path("jitree.bash").write_text(jitree("completion", "bash").stdout)
+    asked = "".join(f"{line}\n" for line in COMPLETIONS)
+    answer = subprocess.run(["bash", "-c", _ASK], input=asked, capture_output=True, text=True, check=True)
+    assert dict(zip(COMPLETIONS, answer.stdout.splitlines(), strict=True)) == COMPLETIONS
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_have_every_flag_and_are_read(shell: str, tmp_path: Path) -> None:
+    made = jitree("completion", shell)
+    assert made.code == 0 and made.stderr == ""
+    before = "-l " if shell == "fish" else "--"
+    for flags in flag_sets():
+        assert all(
+            before + flag.name in made.stdout for flag in flags.flags if flag.support is not Support.REFUSED
+        )
+    if shutil.which(shell) is not None:
+        (tmp_path / "completion").write_text(made.stdout)
+        subprocess.run([shell, "-n", tmp_path / "completion"], check=True)
+    assert "did you mean 'zsh'?" in jitree("completion", "zs").stderr
