@@ -235,12 +235,12 @@ def _measure(
     files: ValueFiles,
     last: LastResults | None,
 ) -> tuple[list[BenchmarkRow], errors.StatusError | None]:
-    from jitree.tools.calling import PreparedCall, argument_kinds
+    from jitree.tools.calling import PreparedCall, argument_kinds, declared_arguments
 
     is_repeating = _is_repeating(function, flags)
     texts = [str(plan.batch_size)] if is_repeating else flags.texts("input")
     with errors.error_context(f"`{function.declaration}`"):
-        inputs = parse_values(texts, argument_kinds(function), files)
+        inputs = parse_values(texts, argument_kinds(function), files, partial(declared_arguments, function))
     try:
         prepared = PreparedCall(function, inputs)
     except errors.StatusError as error:

@@ -7,6 +7,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -323,12 +324,14 @@ def main(flags: ParsedFlags) -> int:
 
 
 def _run(program: OpenedProgram, flags: ParsedFlags, files: ValueFiles) -> int:
-    from jitree.tools.calling import argument_kinds, prepare
+    from jitree.tools.calling import argument_kinds, declared_arguments, prepare
 
     with error_context("creating run context"):
         function = find_function(program, flags.text("function"))
     with error_context(f"`{function.declaration}`"):
-        inputs = parse_values(flags.texts("input"), argument_kinds(function), files)
+        inputs = parse_values(
+            flags.texts("input"), argument_kinds(function), files, partial(declared_arguments, function)
+        )
     sys.stdout.write(f"EXEC @{function.name}\n")
     sys.stdout.flush()
     prepared = prepare(function, inputs)

@@ -15,8 +15,9 @@ making the class: a frozen dataclass takes five times as long.)
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -137,6 +138,10 @@ class ValueFiles:
 
     def _at(self, mode: str, path: str) -> BinaryIO:
         file = self._open.get(path)
+        if path == "-":
+            from jitree.vmfb.archive import standard_input
+
+            return standard_input()
         if file is None:
             try:
                 file = open(path, "rb")
@@ -165,8 +170,13 @@ class ValueFiles:
         if path.endswith(".npz"):
             return self._archive_arrays(path)
         if not path.endswith(".npy"):
+            from jitree.tools.input_files import is_other_file, read_tensors
+
+            if is_other_file(path):
+                return read_tensors(path)
             raise errors.UnimplementedError(
-                f"only numpy (.npy, .npz) files carry a shape and type; give them: `4x2xf32=@{path}`"
+                "only .npy, .npz, .safetensors and .json files carry a shape and type, and images whose "
+                f"layout is stated; give them: `4x2xf32=@{path}`"
             )
         file = self._at(mode, path)
         if mode != REMAINING:
@@ -281,26 +291,125 @@ _OPAQUE_SCALAR: Final = re.compile(r"\*[0-9]+\s*(=|$)")
 _MAX_DIMENSION: Final = (1 << 63) - 1
 
 
-def parse_values(texts: Sequence[str], kinds: Sequence[str], files: ValueFiles) -> list[HostValue]:
-    """The values for parameters of the given kinds, in order.
+Declared = Callable[[], Sequence[tuple[str, str]]]
+"""Gives the name and the declared type of every parameter."""
+
+
+def parse_values(
+    texts: Sequence[str], kinds: Sequence[str], files: ValueFiles, declared: Declared = list
+) -> list[HostValue]:
+    """The values for parameters of the given kinds, in order, those of names at their places.
 
     One text may yield several values (``*arrays.npy``). Fewer values than parameters are returned as
     they are; more are INVALID_ARGUMENT. Contexts name the text.
     """
-    values: list[HostValue] = []
-    for text in texts:
-        with error_context("parsing function inputs"), error_context(f"parsing input `{text}`"):
-            kind = kinds[len(values)] if len(values) < len(kinds) else None
-            if kind is None:
+    given = [pair for text in texts for pair in _separate(text, kinds, declared)]
+    named = _places([name for name, _ in given if name is not None], declared) if declared is not list else {}
+    free = [place for place in range(len(kinds)) if place not in named.values()]
+    values: dict[int, HostValue] = {}
+    for name, text in given:
+        places = free if name is None else [named[name]]
+        with error_context("parsing function inputs"), error_context(f"parsing input `{_shown(name, text)}`"):
+            if not places:
                 raise InvalidArgumentError(f"function expected fewer input values; it takes {len(kinds)}")
-            parsed = parse_value(text, kind, files)
-            if len(values) + len(parsed) > len(kinds):
+            parsed = (
+                [text] if isinstance(text, HostTensor) else _parse(text, places[0], kinds, files, declared)
+            )
+            if len(parsed) > len(places):
                 raise InvalidArgumentError(
                     f"function expected fewer input values; it takes {len(kinds)}, "
                     f"with these there are {len(values) + len(parsed)}"
                 )
-            values += [_as_input(*pair) for pair in zip(parsed, kinds[len(values) :], strict=False)]
-    return values
+            for place, value in zip(places, parsed, strict=False):
+                values[place] = _as_input(value, kinds[place])
+            del places[: len(parsed)]
+    missing = [place for place in range(max(values, default=-1)) if place not in values]
+    if missing:
+        names = ", ".join(declared()[place][0] for place in missing)
+        raise InvalidArgumentError(f"no value for {names}", "parsing function inputs")
+    return [values[place] for place in sorted(values)]
+
+
+_NAMED: Final = re.compile(r"\s*([A-Za-z_][\w.$-]*)\s*=(.*)", re.DOTALL)
+_STREAM: Final = "-"
+_JSON: Final = ".json"
+_ARRAY: Final = b"\x93NUMPY"
+_Given = tuple[str | None, Any]
+"""A name, or None, and a text, an array, or a value of JSON (in a list of one)."""
+
+
+def _separate(text: str, kinds: Sequence[str], declared: Declared) -> list[_Given]:
+    """The values that a text has: one, or those of a stream."""
+    stripped = text.strip()
+    if stripped == _STREAM or (stripped[:1] == START and stripped.endswith(_JSON)):
+        with error_context("parsing function inputs"), error_context(f"parsing input `{text}`"):
+            return _streamed(stripped.removeprefix(START))
+    match = _NAMED.fullmatch(text)
+    if match is None or declared is list or _is_element_type(match[1]):
+        return [(None, text)]
+    if match[1] not in dict(declared()) and not _has_type(match[2]):
+        return [(None, text)]
+    return [(match[1], match[2])]
+
+
+def _has_type(text: str) -> bool:
+    """Whether what follows ``name=`` can be nothing but a value of its own."""
+    head = text.strip().partition("=")[0].rpartition("x")[2].strip()
+    return text.strip()[:1] in ("@", "&") or _is_element_type(head)
+
+
+def _streamed(path: str) -> list[_Given]:
+    from jitree.tools.input_files import json_inputs
+    from jitree.vmfb.archive import content, standard_input
+
+    if path != _STREAM and not Path(path).is_file():
+        raise _missing(path)
+    data = content(standard_input()) if path == _STREAM else content(path)
+    if bytes(data[: len(_ARRAY)]) != _ARRAY:
+        found = json_inputs(data, "standard input" if path == _STREAM else f"`{path}`")
+        return [(name, [value]) for name, value in found]
+    stream = io.BytesIO(data)
+    tensors: list[_Given] = []
+    while not _at_end(stream):
+        tensors.append((None, array_tensor(_read_array(stream, path))))
+    return tensors
+
+
+def _places(names: Sequence[str], declared: Declared) -> dict[str, int]:
+    """The place of each name. INVALID_ARGUMENT for one that is not there, or is given twice."""
+    if not names:
+        return {}
+    known = [name for name, _ in declared()]
+    for name in names:
+        if name not in known or names.count(name) > 1:
+            from jitree.base.near_names import did_you_mean  # only failures pay for it
+
+            raise InvalidArgumentError(
+                f"input '{name}' is given twice"
+                if name in known
+                else f"the function has no parameter '{name}'{did_you_mean(name, known)}; "
+                f"it has: {', '.join(known) or 'none'}",
+                "parsing function inputs",
+            )
+    return {name: known.index(name) for name in names}
+
+
+def _shown(name: str | None, value: Any) -> str:
+    text = value if isinstance(value, str) else "..."
+    return text if name is None else f"{name}={text}"
+
+
+def _parse(
+    given: str | list[Any], place: int, kinds: Sequence[str], files: ValueFiles, declared: Declared
+) -> list[HostValue]:
+    if isinstance(given, str):
+        return parse_value(given, kinds[place], files)
+    from jitree.tools.input_files import json_text
+
+    types = [text for _, text in declared()]
+    is_scalar = kinds[place] in SCALAR_TYPES
+    text = json_text(given[0], types[place] if place < len(types) else "unknown", is_scalar)
+    return parse_value(text, kinds[place], files)
 
 
 def _as_input(value: HostValue, kind: str) -> HostValue:
@@ -440,7 +549,12 @@ def _memory_for(length: int) -> Iterator[None]:
 def _read_contents(
     mode: str, path: str, shape: tuple[int, ...], row: ElementType, files: ValueFiles
 ) -> HostTensor:
-    if not is_numpy_file(path):
+    if not is_numpy_file(path) and "." in path:
+        from jitree.tools.input_files import is_other_file, read_as
+
+        if is_other_file(path) and "?" in path:
+            return read_as(path, shape, row)
+    if not is_numpy_file(path) and ".safetensors" not in path:
         return HostTensor(row, shape, files.read_bytes(mode, path, row.byte_length(shape)))
     array, *others = files.read_arrays(mode, path)
     if others:

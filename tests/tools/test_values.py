@@ -87,7 +87,7 @@ def test_text_of_a_parsed_value_is_the_one_of_the_reference_tool(golden: dict[st
         ("99999999999x99999999999xf32=1", "OUT_OF_RANGE", "overflows 64 bits"),
         ("999999x99999999xf32=1", "RESOURCE_EXHAUSTED", "does not fit in memory"),
         ("@absent.npy", "NOT_FOUND", "`absent.npy`"),
-        ("@values.txt", "UNIMPLEMENTED", "only numpy (.npy, .npz) files"),
+        ("@values.txt", "UNIMPLEMENTED", "only .npy, .npz, .safetensors and .json files"),
         ("4xf32=@absent.bin", "NOT_FOUND", "`absent.bin`"),
     ],
 )
