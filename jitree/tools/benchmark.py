@@ -25,11 +25,12 @@ from jitree.tools.benchmark_report import (
     render,
 )
 from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.inputs import parse_values
 from jitree.tools.observe_flags import is_profiled, profiling, wait_for_compiled_code
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.reporting import error_line
 from jitree.tools.run import finish
-from jitree.tools.values import ValueFiles, parse_values
+from jitree.tools.values import ValueFiles
 
 if TYPE_CHECKING:
     from jitree.api.array import Array

@@ -13,8 +13,9 @@ from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools import values as hv
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.inputs import parse_values
 from jitree.tools.program import task_parameters
-from jitree.tools.values import ValueFiles, parse_values
+from jitree.tools.values import ValueFiles
 
 if TYPE_CHECKING:
     from jitree.api.function import Function

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from jitree import __version__
 from jitree.base.near_names import did_you_mean, near_path
 from jitree.errors import (
     InvalidArgumentError,
@@ -40,6 +42,9 @@ _REFUSED_PREFIXES: Final = (
     "vulkan_",
 )
 _NOTHING: Final = "-"
+_RULE: Final = "# ===" + "-" * 70 + "==="
+_PACKAGES: Final = ("numpy", "ml_dtypes", "numba", "llvmlite", "pyelftools", "cuda-python", "rich")
+"""What results and speed depend on."""
 ASKS_HELP: Final = frozenset(("-h", "--help", "help"))
 ASKS_VERSION: Final = frozenset(("--version", "-V"))
 QUESTIONS: Final = (ASKS_HELP | ASKS_VERSION) - {"help"}
@@ -177,10 +182,7 @@ def command(flag_set: FlagSet) -> Callable[[Callable[[ParsedFlags], int]], Calla
                 if not flags.boolean("version") and flags.optional("help") is None:
                     return perform(flags)
                 asked = "--version" if flags.boolean("version") else "--help"
-            from jitree.tools import help_texts
-
-            text = help_texts.version() if asked in ASKS_VERSION else help_texts.of_command(flag_set)
-            sys.stdout.write(text)
+            sys.stdout.write(versions() if asked in ASKS_VERSION else help_of(flag_set))
             return 0
 
         return main
@@ -321,6 +323,69 @@ def _flag(name: str, kind: str, support: str, default: str, values: str, text: s
     return flag._replace(default=convert(flag, default) if default else absent.get(flag.kind, ""))
 
 
+def help_of(flag_set: FlagSet) -> str:
+    """Usage as comments and every flag with its default, under titles: a valid flag file."""
+    lines = [
+        f"# jitree {flag_set.command}: {flag_set.summary}",
+        "#",
+        "# This text is a flag file: edit it, pass",
+    ]
+    lines += ["# it back with --flagfile=<path>.", ""]
+    shown = [flag for flag in flag_set.flags if flag.support is not Support.REFUSED]
+    titles = list(dict.fromkeys(flag.section for flag in shown))
+    shown.sort(key=lambda flag: titles.index(flag.section))
+    shown.sort(key=lambda flag: flag.section == titles[0])  # what all commands have comes last
+    for title, flags in groupby(shown, lambda flag: flag.section):
+        if title:
+            lines += [_RULE, f"# {title}", _RULE, ""]
+        for flag in flags:
+            lines += [*_flag_lines(flag), ""]
+    return "\n".join(lines)
+
+
+def _flag_lines(flag: Flag) -> list[str]:
+    lines = [f"# {line}" for line in flag.help.splitlines()]
+    if flag.choices:
+        lines.append(f"# One of: {', '.join(filter(None, flag.choices))}.")
+    return [*lines, _default_line(flag)]
+
+
+def _default_line(flag: Flag) -> str:
+    if flag.kind is Kind.BOOLEAN:
+        return f"--{flag.name}={'true' if flag.default else 'false'}"
+    if flag.kind is Kind.OPTIONAL:
+        return f"# --{flag.name}[=...]"
+    if flag.kind is Kind.LIST or flag.default == "":
+        return f"# --{flag.name}=..."
+    return f"--{flag.name}={flag.default}"
+
+
+def versions() -> str:
+    """The versions of the package and of all that it runs on, and the releases whose modules it runs."""
+    import platform
+
+    from jitree.modules.releases import releases
+
+    packaged = [release.name for release in releases() if release.packaged]
+    rows = [
+        ("modules", f"of IREE {packaged[0]} to {packaged[-1]}"),
+        ("python", f"{platform.python_version()} ({platform.python_implementation()}, {sys.executable})"),
+        ("system", f"{platform.system()} {platform.machine()}"),
+        *((name, _installed(name)) for name in _PACKAGES),
+        ("package", str(Path(__file__).parents[1])),
+    ]
+    return f"jitree {__version__}\n" + "".join(f"  {name:12}{value}\n" for name, value in rows)
+
+
+def _installed(package: str) -> str:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def run_subcommand(
     group: str,
     commands: Mapping[str, tuple[Callable[[Sequence[str]], int], str]],
@@ -330,9 +395,7 @@ def run_subcommand(
     """Runs one command of a group, or shows the group's help; returns the exit code."""
     name = arguments[0] if arguments else ""
     if name in ASKS_VERSION:
-        from jitree.tools import help_texts
-
-        sys.stdout.write(help_texts.version())
+        sys.stdout.write(versions())
         return 0
     if name in ("", *ASKS_HELP):
         title, *notes = help_text.splitlines()

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 from jitree.base.folding import keep_tracebacks
 from jitree.base.near_names import did_you_mean
 from jitree.errors import UnavailableError, ignored, pass_interruption, printable
-from jitree.tools.flags import ASKS_HELP, ASKS_VERSION
+from jitree.tools.flags import ASKS_HELP, ASKS_VERSION, versions
 from jitree.tools.reporting import report
 
 _STANDARD: Final = (0, 1, 2)
@@ -180,9 +180,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
         sys.stdout.write(usage())
         return 0
     if command in ASKS_VERSION:
-        from jitree.tools.help_texts import version
-
-        sys.stdout.write(version())
+        sys.stdout.write(versions())
         return 0
     if command not in COMMANDS:
         hint = did_you_mean(command, COMMANDS)

@@ -27,9 +27,10 @@ from jitree.errors import (
 from jitree.tools import devices
 from jitree.tools import values as hv
 from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.inputs import parse_values
 from jitree.tools.observe_flags import looking_into, profiling, require_finite, warm_up
 from jitree.tools.program import OpenedProgram, find_function, open_program
-from jitree.tools.values import ValueFiles, of_kind, parse_value, parse_values
+from jitree.tools.values import ValueFiles, of_kind, parse_value
 from jitree.types import BY_NAME, is_packed
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ making the class: a frozen dataclass takes five times as long.)
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -34,7 +33,6 @@ from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     ResourceExhaustedError,
-    error_context,
     pass_interruption,
 )
 from jitree.params.numpy_files import DAMAGE, UNKNOWN, read_array
@@ -146,7 +144,7 @@ class ValueFiles:
             try:
                 file = open(path, "rb")
             except FileNotFoundError:
-                raise _missing(path) from None
+                raise missing_file(path) from None
             except OSError as error:
                 errors.pass_interruption(error)
                 raise errors.UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
@@ -180,10 +178,10 @@ class ValueFiles:
             )
         file = self._at(mode, path)
         if mode != REMAINING:
-            return [array_tensor(_read_array(file, path))]
+            return [array_tensor(read_next(file, path))]
         tensors = []
-        while not _at_end(file):
-            tensors.append(array_tensor(_read_array(file, path)))
+        while not is_at_end(file):
+            tensors.append(array_tensor(read_next(file, path)))
         return tensors
 
     def _archive_arrays(self, path: str) -> list[HostTensor]:
@@ -199,7 +197,8 @@ class ValueFiles:
             return _member(archive, key)
 
 
-def _missing(path: str) -> errors.NotFoundError:
+def missing_file(path: str) -> errors.NotFoundError:
+    """The error of a file that is not there, which names one that is like it."""
     from jitree.base.near_names import near_path  # only failures pay for it
 
     return errors.NotFoundError(f"unable to open file `{path}`: it does not exist{near_path(path)}")
@@ -209,7 +208,7 @@ def _missing(path: str) -> errors.NotFoundError:
 def _open_archive(path: str) -> Iterator[NpzFile]:
     """The archive; INVALID_ARGUMENT for what is none, or damaged where it is read."""
     if not Path(path).is_file():
-        raise _missing(path)
+        raise missing_file(path)
     with _reading(path, "archive"), open(path, "rb") as file, NpzFile(file, allow_pickle=False) as archive:
         yield archive
 
@@ -241,15 +240,17 @@ def _member(archive: NpzFile, name: str) -> HostTensor:
         return array_tensor(read_array(stream))
 
 
-def _at_end(file: BinaryIO) -> bool:
+def is_at_end(file: BinaryIO) -> bool:
+    """Whether a file has no more bytes."""
     position = file.tell()
     ended = not file.read(1)
     file.seek(position)
     return ended
 
 
-def _read_array(file: BinaryIO, path: str) -> npt.NDArray[Any]:
-    if _at_end(file):
+def read_next(file: BinaryIO, path: str) -> npt.NDArray[Any]:
+    """Reads the array that follows in a file."""
+    if is_at_end(file):
         raise errors.OutOfRangeError(f"end-of-file: no further array in `{path}`")
     with _reading(path, "array file"):
         return read_array(file)
@@ -289,136 +290,6 @@ bits of an integer. Every other kind is a reference."""
 _OPAQUE_SCALAR: Final = re.compile(r"\*[0-9]+\s*(=|$)")
 """``*32=01020304``: a tensor of rank 0, where ``*name.npy`` is a file."""
 _MAX_DIMENSION: Final = (1 << 63) - 1
-
-
-Declared = Callable[[], Sequence[tuple[str, str]]]
-"""Gives the name and the declared type of every parameter."""
-
-
-def parse_values(
-    texts: Sequence[str], kinds: Sequence[str], files: ValueFiles, declared: Declared = list
-) -> list[HostValue]:
-    """The values for parameters of the given kinds, in order, those of names at their places.
-
-    One text may yield several values (``*arrays.npy``). Fewer values than parameters are returned as
-    they are; more are INVALID_ARGUMENT. Contexts name the text.
-    """
-    given = [pair for text in texts for pair in _separate(text, kinds, declared)]
-    named = _places([name for name, _ in given if name is not None], declared) if declared is not list else {}
-    free = [place for place in range(len(kinds)) if place not in named.values()]
-    values: dict[int, HostValue] = {}
-    for name, text in given:
-        places = free if name is None else [named[name]]
-        with error_context("parsing function inputs"), error_context(f"parsing input `{_shown(name, text)}`"):
-            if not places:
-                raise InvalidArgumentError(f"function expected fewer input values; it takes {len(kinds)}")
-            parsed = (
-                [text] if isinstance(text, HostTensor) else _parse(text, places[0], kinds, files, declared)
-            )
-            if len(parsed) > len(places):
-                raise InvalidArgumentError(
-                    f"function expected fewer input values; it takes {len(kinds)}, "
-                    f"with these there are {len(values) + len(parsed)}"
-                )
-            for place, value in zip(places, parsed, strict=False):
-                values[place] = _as_input(value, kinds[place])
-            del places[: len(parsed)]
-    missing = [place for place in range(max(values, default=-1)) if place not in values]
-    if missing:
-        names = ", ".join(declared()[place][0] for place in missing)
-        raise InvalidArgumentError(f"no value for {names}", "parsing function inputs")
-    return [values[place] for place in sorted(values)]
-
-
-_NAMED: Final = re.compile(r"\s*([A-Za-z_][\w.$-]*)\s*=(.*)", re.DOTALL)
-_STREAM: Final = "-"
-_JSON: Final = ".json"
-_ARRAY: Final = b"\x93NUMPY"
-_Given = tuple[str | None, Any]
-"""A name, or None, and a text, an array, or a value of JSON (in a list of one)."""
-
-
-def _separate(text: str, kinds: Sequence[str], declared: Declared) -> list[_Given]:
-    """The values that a text has: one, or those of a stream."""
-    stripped = text.strip()
-    if stripped == _STREAM or (stripped[:1] == START and stripped.endswith(_JSON)):
-        with error_context("parsing function inputs"), error_context(f"parsing input `{text}`"):
-            return _streamed(stripped.removeprefix(START))
-    match = _NAMED.fullmatch(text)
-    if match is None or declared is list or _is_element_type(match[1]):
-        return [(None, text)]
-    if match[1] not in dict(declared()) and not _has_type(match[2]):
-        return [(None, text)]
-    return [(match[1], match[2])]
-
-
-def _has_type(text: str) -> bool:
-    """Whether what follows ``name=`` can be nothing but a value of its own."""
-    head = text.strip().partition("=")[0].rpartition("x")[2].strip()
-    return text.strip()[:1] in ("@", "&") or _is_element_type(head)
-
-
-def _streamed(path: str) -> list[_Given]:
-    from jitree.tools.input_files import json_inputs
-    from jitree.vmfb.archive import content, standard_input
-
-    if path != _STREAM and not Path(path).is_file():
-        raise _missing(path)
-    data = content(standard_input()) if path == _STREAM else content(path)
-    if bytes(data[: len(_ARRAY)]) != _ARRAY:
-        found = json_inputs(data, "standard input" if path == _STREAM else f"`{path}`")
-        return [(name, [value]) for name, value in found]
-    stream = io.BytesIO(data)
-    tensors: list[_Given] = []
-    while not _at_end(stream):
-        tensors.append((None, array_tensor(_read_array(stream, path))))
-    return tensors
-
-
-def _places(names: Sequence[str], declared: Declared) -> dict[str, int]:
-    """The place of each name. INVALID_ARGUMENT for one that is not there, or is given twice."""
-    if not names:
-        return {}
-    known = [name for name, _ in declared()]
-    for name in names:
-        if name not in known or names.count(name) > 1:
-            from jitree.base.near_names import did_you_mean  # only failures pay for it
-
-            raise InvalidArgumentError(
-                f"input '{name}' is given twice"
-                if name in known
-                else f"the function has no parameter '{name}'{did_you_mean(name, known)}; "
-                f"it has: {', '.join(known) or 'none'}",
-                "parsing function inputs",
-            )
-    return {name: known.index(name) for name in names}
-
-
-def _shown(name: str | None, value: Any) -> str:
-    text = value if isinstance(value, str) else "..."
-    return text if name is None else f"{name}={text}"
-
-
-def _parse(
-    given: str | list[Any], place: int, kinds: Sequence[str], files: ValueFiles, declared: Declared
-) -> list[HostValue]:
-    if isinstance(given, str):
-        return parse_value(given, kinds[place], files)
-    from jitree.tools.input_files import json_text
-
-    types = [text for _, text in declared()]
-    is_scalar = kinds[place] in SCALAR_TYPES
-    text = json_text(given[0], types[place] if place < len(types) else "unknown", is_scalar)
-    return parse_value(text, kinds[place], files)
-
-
-def _as_input(value: HostValue, kind: str) -> HostValue:
-    """Takes ``(null)`` and ``(ignored)`` as 0 for scalars, else as a null reference."""
-    if not isinstance(value, Null | Ignored):
-        return of_kind(value, kind)
-    if kind not in SCALAR_TYPES:
-        return NULL
-    return Scalar(SCALAR_TYPES[kind], 0 if kind in "iI" else 0.0)
 
 
 def of_kind(value: HostValue, kind: str) -> HostValue:
@@ -476,7 +347,7 @@ def _single_number(text: str, type_name: str) -> str:
 def parse_tensor(text: str, files: ValueFiles) -> HostTensor:
     """A tensor from ``4x2xf32=…``."""
     shaped_type, separator, contents = text.partition("=")
-    if not separator and "x" not in shaped_type and not _is_element_type(shaped_type.strip()):
+    if not separator and "x" not in shaped_type and not is_element_type(shaped_type.strip()):
         raise InvalidArgumentError(
             "invalid tensor specification, requires at least a shape/type (`4x2xf32=...`)"
         )
@@ -487,7 +358,8 @@ def parse_tensor(text: str, files: ValueFiles) -> HostTensor:
     return HostTensor(row, shape, parse_contents(contents, shape, row))
 
 
-def _is_element_type(name: str) -> bool:
+def is_element_type(name: str) -> bool:
+    """Whether a name is one of an element type."""
     try:
         element_parsing.find_element_type(name)
     except InvalidArgumentError:

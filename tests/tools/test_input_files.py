@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from jitree.errors import StatusError
-from jitree.tools.values import HostTensor, Scalar, ValueFiles, parse_values
+from jitree.tools.inputs import parse_values
+from jitree.tools.values import HostTensor, Scalar, ValueFiles
 from tests.tools.command import run_echo
 
 KINDS = ["r", "r", "i"]

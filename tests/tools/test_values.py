@@ -19,8 +19,9 @@ from jitree.base import elements
 from jitree.errors import StatusCode, StatusError
 from jitree.tools import values as hv
 from jitree.tools.element_parsing import integer_range
+from jitree.tools.inputs import parse_values
 from jitree.tools.run import value_text
-from jitree.tools.values import ValueFiles, array_tensor, parse_value, parse_values
+from jitree.tools.values import ValueFiles, array_tensor, parse_value
 from jitree.types import BY_NAME, ELEMENT_TYPES, format_shaped_type
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens.json").read_text())
