@@ -191,7 +191,7 @@ def command(flag_set: FlagSet) -> Callable[[Callable[[ParsedFlags], int]], Calla
 
 
 def _expand(arguments: Sequence[str], depth: int, file: str) -> Iterator[tuple[str, str]]:
-    """The arguments with flag files replaced by their lines, each with the place that it comes from."""
+    """Replaces flag files by their lines, and says where each argument stands."""
     if depth > _MAX_FLAGFILE_DEPTH:
         raise InvalidArgumentError(f"flag files nest deeper than {_MAX_FLAGFILE_DEPTH} levels")
     remaining = enumerate(arguments, 1)
@@ -361,7 +361,7 @@ def _default_line(flag: Flag) -> str:
 
 
 def versions() -> str:
-    """The versions of the package and of all that it runs on, and the releases whose modules it runs."""
+    """Lists versions: of the package, of what it runs on and of modules that it runs."""
     import platform
 
     from jitree.modules.releases import releases

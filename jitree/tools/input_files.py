@@ -39,7 +39,7 @@ _LARGEST: Final = 1 << 30
 
 
 class _Number(str):
-    """A number as it is written, so that it is rounded once, to its type."""
+    """Keeps a number as it is written, to be rounded once."""
 
 
 _JSON: Final = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number)
@@ -75,7 +75,7 @@ def _pairs(document: Any) -> Sequence[tuple[str | None, Any]]:
 
 
 def json_text(value: Any, declared: str, is_scalar: bool) -> str:
-    """What one writes on a command line for a JSON value, of a parameter of a declared type."""
+    """Writes a JSON value as command lines have it."""
     if value is None:
         return "(null)"
     shape: list[int] = []

@@ -38,7 +38,7 @@ Declared = Callable[[], Sequence[tuple[str, str]]]
 def parse_values(
     texts: Sequence[str], kinds: Sequence[str], files: ValueFiles, declared: Declared = list
 ) -> list[HostValue]:
-    """The values for parameters of the given kinds, in order, those of names at their places.
+    """Makes the values of parameters of the given kinds, in order.
 
     One text may yield several values (``*arrays.npy``). Fewer values than parameters are returned as
     they are; more are INVALID_ARGUMENT. Contexts name the text.

@@ -198,7 +198,7 @@ class ValueFiles:
 
 
 def missing_file(path: str) -> errors.NotFoundError:
-    """The error of a file that is not there, which names one that is like it."""
+    """Says that a file is not there, and which one is like it."""
     from jitree.base.near_names import near_path  # only failures pay for it
 
     return errors.NotFoundError(f"unable to open file `{path}`: it does not exist{near_path(path)}")

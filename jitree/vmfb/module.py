@@ -320,22 +320,16 @@ def _check_place(function: FunctionRow, bytecode_size: int) -> None:
         raise InvalidArgumentError(f"{where} uses {function.ref_count} refs; the most is {MAXIMUM_REFS}")
 
 
-_LARGEST: Final = np.uint64(1 << 60)
-"""What files are shorter than: larger numbers are damaged ones."""
-
-
 def _read_rodata(root: Table, archive: Archive) -> RodataRows:
     flags, embedded, counts, starts, sizes = columns_of(root, _RODATA, _RODATA_COLUMNS)
     available = max(len(archive.data) - archive.rodata_base, 0)
     first, last = starts.view(np.uint64), sizes.view(np.uint64)
     outside = (last > 0) & ((last > available) | (first > available) | (first + last > available))
     is_embedded = embedded > 0
-    within = ~is_embedded & (first < _LARGEST) & (last < _LARGEST)
-    length = archive.rodata_base + int((first + last)[within].max(initial=0))
     rows = RodataRows(
         np.where(is_embedded, archive.flatbuffer_offset + embedded + 4, archive.rodata_base + starts),
         np.where(is_embedded, counts, sizes),
-        lambda index: _read_segment(root.element(_RODATA, index), index, archive, length),
+        lambda index: _read_segment(root.element(_RODATA, index), index, archive),
     )
     wrong = (flags > 0) | outside & ~is_embedded
     for index in wrong.nonzero()[0].tolist():
@@ -343,8 +337,14 @@ def _read_rodata(root: Table, archive: Archive) -> RodataRows:
     return rows
 
 
-def _read_segment(table: Table, index: int, archive: Archive, whole: int) -> RodataSegment:
-    """``whole``: the length of the file, as its tables have it."""
+def _whole_length(archive: Archive) -> int:
+    """How long a file should be, by the segments that lie at its end."""
+    table = FlatBuffer(archive.flatbuffer).root(IDENTIFIER)
+    segments = [segment for segment in table.tables(_RODATA) if segment.vector(2, 1) is None]
+    return archive.rodata_base + max(segment.uint64(3) + segment.uint64(4) for segment in segments)
+
+
+def _read_segment(table: Table, index: int, archive: Archive) -> RodataSegment:
     if table.uint8(0) != 0:
         raise UnimplementedError(f"rodata[{index}] is compressed; no IREE compiler writes this")
     embedded = table.vector(2, 1)
@@ -358,7 +358,7 @@ def _read_segment(table: Table, index: int, archive: Archive, whole: int) -> Rod
     if start + length > len(archive.data):
         raise InvalidArgumentError(
             f"rodata[{index}] external reference out of range: {length} bytes at {start}; "
-            f"{truncated(max(whole, start + length), archive.data)}"
+            f"{truncated(_whole_length(archive), archive.data)}"
         )
     return RodataSegment(archive.data[start : start + length], external=True, file_offset=start)
 

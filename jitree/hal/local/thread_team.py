@@ -66,7 +66,10 @@ class _Helpers:
         self._dismiss = native.dismiss
         """Made here: what ends threads may come when Python ends."""
         self._processors = available_processors() if self.thread_count > 1 else 1
-        self._masks = _masks(topology)
+        allowed = sorted(os.sched_getaffinity(0))
+        places = homes(topology, self._processors)
+        self._masks = b"".join(_mask(allowed if place is None else [place]) for place in places)
+        """Where each thread may run."""
         ticks = native.ticks_per_microsecond / 1000
         team.functions = Functions(FUNCTION_TABLE_ADDRESS)
         team.spin_ticks = int(spin_nanoseconds * ticks)
@@ -264,12 +267,6 @@ def _join(stopped: list[list[threading.Thread]]) -> None:
         for thread in threads:
             if thread.ident is not None:  # its start was not interrupted
                 thread.join()
-
-
-def _masks(topology: Topology) -> bytes:
-    """Where each thread may run, as affinity masks."""
-    allowed = sorted(os.sched_getaffinity(0))
-    return b"".join(_mask(allowed if home is None else [home]) for home in homes(topology))
 
 
 def _mask(processors: list[int]) -> bytes:

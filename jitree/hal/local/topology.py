@@ -36,7 +36,13 @@ class Topology(NamedTuple):
 
         node = "any" if self.node is None else str(self.node)
         title = f"# topology[{index}]: {self.worker_count} worker groups, numa node: {node}"
-        lines = [_RULE, title, _RULE, "#", *group_lines(homes(self), f"jitree-worker-{index}")]
+        lines = [
+            _RULE,
+            title,
+            _RULE,
+            "#",
+            *group_lines(homes(self, available_processors()), f"jitree-worker-{index}"),
+        ]
         return "\n".join(lines) + "\n"
 
 
@@ -60,16 +66,18 @@ def unpinned(count: int) -> Topology:
     return Topology((None,) * count)
 
 
-def homes(topology: Topology) -> list[int | None]:
-    """Where each worker has its place: as the topology says. Without one, a thread has a processor of its own
-    if the workers have all processors that the system grants; otherwise it may run on any.
+def homes(topology: Topology, available: int) -> list[int | None]:
+    """Gives workers their places, ``available`` processors being granted.
+
+    They are where the topology says. Without one, a thread has a processor of its own if the workers have all
+    processors that the system grants; otherwise it may run on any.
 
     Helpers that may run anywhere wait for one another on one processor where other programs have work for
     all. But helpers of several programs must not choose the same one while others are idle.
     """
     allowed = sorted(os.sched_getaffinity(0))
     places = list(topology.processors)
-    if places == [None] * len(places) and len(places) >= len(allowed) == available_processors():
+    if places == [None] * len(places) and len(places) >= len(allowed) == available:
         places[: len(allowed)] = allowed
     return places
 
@@ -143,19 +151,20 @@ def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
     if pinned.text:
         topologies = tuple(_pinned(pinned.name, group) for group in pinned.text.split(";"))
     else:
-        topologies = _chosen(values)
+        count = _integer(values, "group_count", 0, 0, MAXIMUM_WORKERS)
+        limit = _integer(values, "max_group_count", MAXIMUM_WORKERS, 1, MAXIMUM_WORKERS)
+        if count or values.keys().isdisjoint(_PLACING):
+            topologies = (unpinned(count or min(available_processors(), limit)),)
+        else:
+            topologies = _placed(values, limit)
     return TaskParameters(topologies, spin, local_memory)
 
 
-def _chosen(values: Mapping[str, _Given]) -> tuple[Topology, ...]:
-    count = _integer(values, "group_count", 0, 0, MAXIMUM_WORKERS)
-    limit = _integer(values, "max_group_count", MAXIMUM_WORKERS, 1, MAXIMUM_WORKERS)
-    wishes = {name: _wish(name, *values[name]) for name in _PLACING if name in values}
-    if count or not wishes:
-        return (unpinned(count or min(available_processors(), limit)),)
+def _placed(values: Mapping[str, _Given], limit: int) -> tuple[Topology, ...]:
     from jitree.hal.local.placement import Wishes, place
 
-    return tuple(Topology(processors, node) for node, processors in place(Wishes(**wishes), limit))
+    wishes = Wishes(**{name: _wish(name, *values[name]) for name in _PLACING if name in values})
+    return tuple(Topology(processors, node) for node, processors in place(wishes, limit))
 
 
 def _wish(key: str, name: str, text: str) -> str:
