@@ -95,7 +95,7 @@ def test_the_index_has_all_pages() -> None:
 
 
 def test_the_command_line_has_all_commands() -> None:
-    assert {*re.findall(r"^\| `jitree (\w+)` \|", PAGES["command_line.md"], re.MULTILINE)} == {*COMMANDS}
+    assert {*re.findall(r"^\| `jitree ([\w-]+)` \|", PAGES["command_line.md"], re.MULTILINE)} == {*COMMANDS}
 
 
 def test_the_map_names_what_there_is() -> None:

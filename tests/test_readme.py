@@ -122,7 +122,7 @@ def test_documents_name_what_there_is(path: Path) -> None:
         assert (ROOT / script).exists(), script
     for module in re.findall(r"python -m ((?:jitree|tests|perf)[\w.]*)", text):
         assert importlib.util.find_spec(module.rstrip(".")) is not None, module
-    for command in re.findall(r"`jitree (\w+)", text):
+    for command in re.findall(r"`jitree ([\w-]+)", text):
         assert command in COMMANDS, command
     for target in re.findall(r"\]\((?!https)([^)#]+)", text):
         assert (path.parent / target).exists(), target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -91,6 +92,7 @@ def parse_uri(uri: str) -> DeviceUri:
     if not driver or ":" in driver or (not separator and "/" in driver):
         raise InvalidArgumentError(
             f"'{uri}' is not a device URI; expected <driver> or <driver>://<ordinal or path>?<key>=<value>"
+            f"{_as_uri(head)}"
         )
     parameters: dict[str, str] = {}
     for pair in query.split("&") if query else ():
@@ -101,6 +103,11 @@ def parse_uri(uri: str) -> DeviceUri:
             raise InvalidArgumentError(f"device URI '{uri}': '{_unquote(key)}' is given twice; give it once")
         parameters[_unquote(key)] = _unquote(value)
     return DeviceUri(driver, _unquote(path).strip("/"), parameters)
+
+
+def _as_uri(text: str) -> str:
+    driver, _, path = re.sub("[:/]+", " ", text).partition(" ")
+    return f"; did you mean '{driver}://{path}'?" if driver and path else ""
 
 
 def _unquote(text: str) -> str:
@@ -155,11 +162,21 @@ class DriverRegistry(Unique):
         if driver is not None:
             return driver
         if row is None:
-            known = ", ".join(name for name, _ in self.enumerate()) or "none"
-            raise NotFoundError(f"no driver '{name}' registered; there are: {known}")
+            raise NotFoundError(f"no driver '{name}' registered; {self._known(name)}")
         driver = row[1]()
         with self._lock:
             return self._drivers.setdefault(name, driver)
+
+    def _known(self, name: str) -> str:
+        """The drivers, and which of them a name means: one that is spelled or described so."""
+        from jitree.base.near_names import did_you_mean
+
+        rows = self.enumerate()
+        described = [known for known, text in rows if name and name.casefold() in text.casefold()]
+        hint = (
+            f"; did you mean '{described[0]}'?" if described else did_you_mean(name, [row[0] for row in rows])
+        )
+        return f"there are: {', '.join(known for known, _ in rows) or 'none'}{hint}"
 
     def _row(self, name: str) -> DriverRow | None:
         while name not in self._factories and (declared := next(self._declared, None)) is not None:

@@ -67,6 +67,10 @@ class CpuData:
         word = sum(1 << bit for bit, present in self._features.values() if present)
         self.words: tuple[int, ...] = (word,) + (0,) * (WORD_COUNT - 1)
 
+    def items(self) -> list[tuple[str, int]]:
+        """Every feature that the architecture knows, and 1 or 0."""
+        return [(name, int(present)) for name, (_, present) in self._features.items()]
+
     def query(self, feature: str) -> int | None:
         """Whether the processor has the feature: 1 or 0.
 

@@ -19,6 +19,7 @@ from jitree.base import dlpack
 from jitree.base.arguments import NO_MASKS, is_masked, shown, taken_apart
 from jitree.base.copying import room_for
 from jitree.base.elements import pack_integers
+from jitree.base.near_names import nearest
 from jitree.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -33,10 +34,6 @@ from jitree.errors import (
 )
 from jitree.params.entry import Access, Mode, ParameterEntry, ParameterFile, Storage, TensorType
 from jitree.types import element_type_of, is_packed, opaque_type_of
-
-_NEAREST_SEARCHED = 20_000
-"""Keys that are compared with a missing one; more would make the failure slow."""
-_NEAREST_SHOWN = 3
 
 FORMATS: Final = {
     ".irpa": "jitree.params.irpa",
@@ -125,14 +122,6 @@ class ParameterIndex:
 
 def scope_text(scope: str) -> str:
     return f"'{scope}'" if scope else "<global>"
-
-
-def nearest(name: str, candidates: list[str]) -> str:
-    """``; nearest: 'a', 'b'``, or nothing when nothing is near."""
-    import difflib  # only failures pay for it
-
-    found = difflib.get_close_matches(name, candidates[:_NEAREST_SEARCHED], _NEAREST_SHOWN, 0.5)
-    return f"; nearest: {', '.join(repr(item) for item in found)}" if found else ""
 
 
 def read_archive(

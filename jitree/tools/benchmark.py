@@ -25,11 +25,12 @@ from jitree.tools.benchmark_report import (
     render,
 )
 from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.inputs import parse_values
 from jitree.tools.observe_flags import is_profiled, profiling, wait_for_compiled_code
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.reporting import error_line
 from jitree.tools.run import finish
-from jitree.tools.values import ValueFiles, parse_values
+from jitree.tools.values import ValueFiles
 
 if TYPE_CHECKING:
     from jitree.api.array import Array
@@ -76,7 +77,7 @@ def dispatch_rows(
 FLAGS: Final = flag_set(
     "benchmark",
     "measures how long functions of a compiled module take",
-    "module packed function input value device parameter profiling benchmark refused",
+    "module interpreter packed function input value device parameter profiling batches benchmark refused",
     positional="module",
     ignored_prefixes=("benchmark_",),
 )
@@ -89,14 +90,15 @@ def main(flags: ParsedFlags) -> int:
         return 0
     if flags.boolean("dispatch_statistics") and is_profiled(flags):
         raise errors.InvalidArgumentError("--dispatch_statistics cannot be combined with other profiles")
-    plan = _plan(flags)
+    plan = measuring_plan(flags)
     with open_program(flags) as program, ValueFiles() as files:
         return _run(program, plan, flags, files)
 
 
-def _plan(flags: ParsedFlags) -> MeasuringPlan:
+def measuring_plan(flags: ParsedFlags) -> MeasuringPlan:
+    """How often and how long the flags want to measure."""
     for name in ("batch_size", "batch_concurrency", "benchmark_repetitions"):
-        if flags.integer(name) < 1:
+        if name in flags.values and flags.integer(name) < 1:
             raise errors.InvalidArgumentError(f"flag '--{name}': {flags.integer(name)} is less than 1")
     return MeasuringPlan(
         parse_duration(flags.text("benchmark_min_time")),
@@ -138,7 +140,7 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
         if failure is not None:
             print(error_line(failure), file=sys.stderr)
             failed = True
-    _report(rows, context, flags)
+    write_report(rows, context, flags)
     if last is not None and not failed:
         return last.process(functions[selected[0]], flags, files)
     return 1 if failed else 0
@@ -234,12 +236,12 @@ def _measure(
     files: ValueFiles,
     last: LastResults | None,
 ) -> tuple[list[BenchmarkRow], errors.StatusError | None]:
-    from jitree.tools.calling import PreparedCall, argument_kinds
+    from jitree.tools.calling import PreparedCall, argument_kinds, declared_arguments
 
     is_repeating = _is_repeating(function, flags)
     texts = [str(plan.batch_size)] if is_repeating else flags.texts("input")
     with errors.error_context(f"`{function.declaration}`"):
-        inputs = parse_values(texts, argument_kinds(function), files)
+        inputs = parse_values(texts, argument_kinds(function), files, partial(declared_arguments, function))
     try:
         prepared = PreparedCall(function, inputs)
     except errors.StatusError as error:
@@ -290,7 +292,8 @@ def _batch(call: Callable[[], object], start: Start, size: int, concurrency: int
 # -- reports -----------------------------------------------------------------------------------------
 
 
-def _report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: ParsedFlags) -> None:
+def write_report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: ParsedFlags) -> None:
+    """Prints the report, and writes it to the file that the flags name."""
     unit = flags.text("benchmark_time_unit") or flags.text("time_unit")
     layout = ReportLayout(unit, flags.boolean("benchmark_counters_tabular"))
     repeated = flags.integer("benchmark_repetitions") > 1

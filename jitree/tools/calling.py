@@ -165,6 +165,14 @@ def argument_kinds(function: Function | ProcessFunction) -> list[str]:
     return _kinds(function.passed[0])
 
 
+def declared_arguments(function: Function | ProcessFunction) -> list[tuple[str, str]]:
+    """The name and the declared type of every argument that the user gives."""
+    if isinstance(function, Function):
+        return [(row.name, row.type) for row in function.arguments]
+    types = (declared for declared, _ in function.passed[0])
+    return list(zip(function.argument_names, types, strict=False))
+
+
 def result_kinds(function: Function | ProcessFunction) -> list[str]:
     """The kind (see SCALAR_TYPES) of every result."""
     return _kinds(function.passed[1])

@@ -86,7 +86,7 @@ def _milliseconds(seconds: float) -> str:
 FLAGS: Final = flag_set(
     "check",
     "runs every function without arguments and results of a compiled module as a test",
-    "module check parameter device profiling refused",
+    "module interpreter check parameter device profiling refused",
     positional="module",
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -12,13 +13,14 @@ from jitree.errors import InvalidArgumentError, error_context
 from jitree.tools import values as hv
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.inputs import parse_values
 from jitree.tools.program import task_parameters
-from jitree.tools.values import ValueFiles, parse_values
+from jitree.tools.values import ValueFiles
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
 
-GROUPS: Final = "module function input device parameter compare"
+GROUPS: Final = "module interpreter function input device parameter compare"
 _TASK: Final = "local-task"
 
 DIFF_FLAGS: Final = flag_set(
@@ -91,14 +93,14 @@ def inputs_of(sides: Sequence[Any], flags: ParsedFlags) -> list[Any]:
         raise InvalidArgumentError("one of the two is to be a compiled module: it tells the types of inputs")
     from jitree.api.session import Session
     from jitree.compare.sides import function_of
-    from jitree.tools.calling import argument_kinds
+    from jitree.tools.calling import argument_kinds, declared_arguments
 
     module, device, options = programs[0]
     with ValueFiles() as files, Session(device, **options) as session:
         function: Function = function_of(session.load(module), flags.text("function") or None)
         with error_context(f"`{function.declaration}`"):
             values: Sequence[hv.HostValue] = parse_values(
-                flags.texts("input"), argument_kinds(function), files
+                flags.texts("input"), argument_kinds(function), files, partial(declared_arguments, function)
             )
     return [hv.python_value(value) for value in values]
 

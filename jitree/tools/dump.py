@@ -316,10 +316,12 @@ FLAGS: Final = flag_set("dump", "shows what a compiled module holds", "dump", po
 def main(flags: ParsedFlags) -> int:
     """Runs the command; raises StatusError for a file that cannot be read or a function that is not there.
     A damaged function body shows as far as it goes, and its error follows all output."""
-    path = flags.text("module")
+    path, *others = flags.texts("module") or [""]
     if not path:
         print("Syntax: jitree dump [--output=...] module.vmfb", file=sys.stderr)
         return 1
+    if others:
+        print(f"jitree: one file is shown, '{path}'; not {', '.join(map(repr, others))}", file=sys.stderr)
     archive = Archive.open(standard_input(), "<stdin>") if path == _STANDARD_INPUT else Archive.open(path)
     if flags.text("output") == "flatbuffer-binary":
         sys.stdout.flush()

@@ -9,15 +9,24 @@ share.
 from __future__ import annotations
 
 import enum
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import copy
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jitree.errors import InvalidArgumentError, NotFoundError, UnimplementedError, pass_interruption
+from jitree import __version__
+from jitree.base.near_names import did_you_mean, near_path
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    UnimplementedError,
+    error_context,
+    pass_interruption,
+)
 from jitree.tools.element_parsing import parse_float, parse_integer
 
 _MAX_FLAGFILE_DEPTH: Final = 16
@@ -33,6 +42,13 @@ _REFUSED_PREFIXES: Final = (
     "vulkan_",
 )
 _NOTHING: Final = "-"
+_RULE: Final = "# ===" + "-" * 70 + "==="
+_PACKAGES: Final = ("numpy", "ml_dtypes", "numba", "llvmlite", "pyelftools", "cuda-python", "rich")
+"""What results and speed depend on."""
+ASKS_HELP: Final = frozenset(("-h", "--help", "help"))
+ASKS_VERSION: Final = frozenset(("--version", "-V"))
+QUESTIONS: Final = (ASKS_HELP | ASKS_VERSION) - {"help"}
+"""Arguments that a command answers whatever stands beside them."""
 
 
 class Kind(enum.Enum):
@@ -61,6 +77,8 @@ class Flag(NamedTuple):
     help: str
     choices: tuple[str, ...] = ()
     support: Support = Support.FULL
+    section: str = ""
+    """The title that the help has it under."""
 
 
 class FlagSet(NamedTuple):
@@ -83,28 +101,6 @@ class FlagSet(NamedTuple):
         if name.startswith(self.ignored_prefixes):
             return Flag(name, Kind.OPTIONAL, None, "", support=Support.IGNORED)
         return None
-
-    def help_text(self) -> str:
-        """Usage as comments and every flag with its default: a valid flag file."""
-        lines = [f"# jitree {self.command}: {self.summary}", "#", "# This text is a flag file: edit it, pass"]
-        lines += ["# it back with --flagfile=<path>.", ""]
-        for flag in self.flags:
-            if flag.support is not Support.REFUSED:
-                lines += [f"# {line}" for line in flag.help.splitlines()]
-                if flag.choices:
-                    lines.append(f"# One of: {', '.join(flag.choices)}.")
-                lines += [_default_line(flag), ""]
-        return "\n".join(lines)
-
-
-def _default_line(flag: Flag) -> str:
-    if flag.kind is Kind.BOOLEAN:
-        return f"--{flag.name}={'true' if flag.default else 'false'}"
-    if flag.kind is Kind.OPTIONAL:
-        return f"# --{flag.name}[=...]"
-    if flag.kind is Kind.LIST or flag.default == "":
-        return f"# --{flag.name}=..."
-    return f"--{flag.name}={flag.default}"
 
 
 class ParsedFlags:
@@ -149,36 +145,44 @@ class ParsedFlags:
 def parse_flags(arguments: Sequence[str], flag_set: FlagSet) -> ParsedFlags:
     """The values of all flags; raises INVALID_ARGUMENT or UNIMPLEMENTED naming the flag."""
     flags = ParsedFlags({flag.name: copy(flag.default) for flag in flag_set.flags})
-    pending = _expand(arguments, 0)
-    for argument in pending:
-        if argument == "-" or not argument.startswith("-"):
-            _store_positional(argument, flag_set, flags)
-            continue
-        name, separator, text = argument.removeprefix("-").removeprefix("-").partition("=")
-        name = name.replace("-", "_")
-        flag = flag_set.find(name)
-        if flag is None:
-            raise InvalidArgumentError(_unknown(argument, name, flag_set))
-        if flag.support is Support.REFUSED:
-            raise UnimplementedError(f"flag '{name}' is not supported by jitree")
-        value = _unquote(text) if separator else _separate_value(flag, pending)
-        if flag.support is Support.FULL:
-            _store(flag, value, flags)
+    pending = _expand(arguments, 0, "")
+    for argument, place in pending:
+        with error_context(place) if place else nullcontext():
+            _take(argument, pending, flag_set, flags)
     return flags
+
+
+def _take(argument: str, pending: Iterator[tuple[str, str]], flag_set: FlagSet, flags: ParsedFlags) -> None:
+    if argument == "-" or not argument.startswith("-"):
+        _store_positional(argument, flag_set, flags)
+        return
+    name, separator, text = argument.removeprefix("-").removeprefix("-").partition("=")
+    name = name.replace("-", "_")
+    flag = flag_set.find(name)
+    if flag is None:
+        raise InvalidArgumentError(_unknown(argument, name, flag_set))
+    if flag.support is Support.REFUSED:
+        raise UnimplementedError(f"flag '{name}' is not supported by jitree")
+    value = _unquote(text) if separator else _separate_value(flag, pending)
+    if flag.support is Support.FULL:
+        _store(flag, value, flags)
 
 
 def command(flag_set: FlagSet) -> Callable[[Callable[[ParsedFlags], int]], Callable[[Sequence[str]], int]]:
     """Makes a command's ``main`` of what it does with its flags.
 
-    ``--help``, which all commands have, is answered here.
+    ``--help`` and ``--version``, which all commands have, are answered here, wherever they stand.
     """
 
     def decorate(perform: Callable[[ParsedFlags], int]) -> Callable[[Sequence[str]], int]:
         def main(arguments: Sequence[str]) -> int:
-            flags = parse_flags(arguments, flag_set)
-            if flags.optional("help") is None:
-                return perform(flags)
-            sys.stdout.write(flag_set.help_text())
+            asked = next(filter(QUESTIONS.__contains__, arguments), None)
+            if asked is None:
+                flags = parse_flags(arguments, flag_set)
+                if not flags.boolean("version") and flags.optional("help") is None:
+                    return perform(flags)
+                asked = "--version" if flags.boolean("version") else "--help"
+            sys.stdout.write(versions() if asked in ASKS_VERSION else help_of(flag_set))
             return 0
 
         return main
@@ -186,19 +190,24 @@ def command(flag_set: FlagSet) -> Callable[[Callable[[ParsedFlags], int]], Calla
     return decorate
 
 
-def _expand(arguments: Sequence[str], depth: int) -> Iterator[str]:
-    """The arguments with flag files replaced by their lines."""
+def _expand(arguments: Sequence[str], depth: int, file: str) -> Iterator[tuple[str, str]]:
+    """Replaces flag files by their lines, and says where each argument stands."""
     if depth > _MAX_FLAGFILE_DEPTH:
         raise InvalidArgumentError(f"flag files nest deeper than {_MAX_FLAGFILE_DEPTH} levels")
-    remaining = iter(arguments)
-    for argument in remaining:
+    remaining = enumerate(arguments, 1)
+    for number, argument in remaining:
+        place = f"{file}:{number}" if file else ""
         name, separator, path = argument.partition("=")
+        if file and (not argument or argument.startswith("#")):
+            continue
         if name != "--flagfile":
-            yield argument
+            yield argument, place
             continue
         if not separator:
-            path = next(remaining, "")
-        yield from _expand(_flagfile_lines(_unquote(path)), depth + 1)
+            path = next(remaining, (0, ""))[1]
+        with error_context(place) if place else nullcontext():
+            lines = _flagfile_lines(_unquote(path))
+        yield from _expand(lines, depth + 1, _unquote(path))
 
 
 def _flagfile_lines(path: str) -> list[str]:
@@ -206,19 +215,18 @@ def _flagfile_lines(path: str) -> list[str]:
         text = Path(path).read_text()
     except OSError as error:
         pass_interruption(error)
-        raise NotFoundError(f"cannot read flag file '{path}': {error.strerror}") from None
+        raise NotFoundError(f"cannot read flag file '{path}': {error.strerror}{near_path(path)}") from None
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"flag file '{path}' is not text") from None
-    lines = (line.strip() for line in text.splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
+    return [line.strip() for line in text.splitlines()]
 
 
-def _separate_value(flag: Flag, pending: Iterator[str]) -> str | None:
+def _separate_value(flag: Flag, pending: Iterator[tuple[str, str]]) -> str | None:
     """The argument after a flag that takes a value; None for flags that need none."""
     if flag.kind in (Kind.BOOLEAN, Kind.OPTIONAL):
         return None
-    value = next(pending, None)
-    if value is None or value.startswith("--"):
+    value, _ = next(pending, ("--", ""))
+    if value.startswith("--"):
         raise InvalidArgumentError(f"flag '--{flag.name}' needs a value: --{flag.name}=<value>")
     return value
 
@@ -265,18 +273,18 @@ def convert(flag: Flag, text: str | None) -> FlagValue:
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"flag '--{flag.name}': {error.message}") from None
     if flag.choices and text not in flag.choices:
-        raise InvalidArgumentError(f"flag '--{flag.name}': '{text}' is not one of {', '.join(flag.choices)}")
+        raise InvalidArgumentError(
+            f"flag '--{flag.name}': '{text}' is not one of {', '.join(filter(None, flag.choices))}"
+            f"{did_you_mean(text, flag.choices)}"
+        )
     return text
 
 
 def _unknown(argument: str, name: str, flag_set: FlagSet) -> str:
-    import difflib  # only bad usage pays for it
-
     known = [flag.name for flag in flag_set.flags if flag.support is not Support.REFUSED]
-    nearest = difflib.get_close_matches(re.sub("-", "_", name), known, 1, 0.5)
-    hint = f"; did you mean '--{nearest[0]}'?" if nearest else ""
     return (
-        f"unknown flag '{argument.partition('=')[0]}'{hint} (`jitree {flag_set.command} --help` lists them)"
+        f"unknown flag '{argument.partition('=')[0]}'{did_you_mean(name, known, '--')} "
+        f"(`jitree {flag_set.command} --help` lists them)"
     )
 
 
@@ -297,12 +305,14 @@ def flag_set(
 @cache
 def _groups() -> dict[str, list[Flag]]:
     groups: dict[str, list[Flag]] = {}
+    title = ""
     for line in Path(__file__).with_name("flags.tsv").read_text(encoding="ascii").splitlines():
-        if not line.startswith("#"):
+        if line.startswith("="):
+            title = line.removeprefix("=").strip()
+        elif not line.startswith("#"):
             group, *fields = line.split("\t")
-            groups.setdefault(group, []).append(
-                _flag(*("" if field == _NOTHING else field for field in fields))
-            )
+            flag = _flag(*("" if field == _NOTHING else field for field in fields))
+            groups.setdefault(group, []).append(flag._replace(section=title))
     return groups
 
 
@@ -313,6 +323,69 @@ def _flag(name: str, kind: str, support: str, default: str, values: str, text: s
     return flag._replace(default=convert(flag, default) if default else absent.get(flag.kind, ""))
 
 
+def help_of(flag_set: FlagSet) -> str:
+    """Usage as comments and every flag with its default, under titles: a valid flag file."""
+    lines = [
+        f"# jitree {flag_set.command}: {flag_set.summary}",
+        "#",
+        "# This text is a flag file: edit it, pass",
+    ]
+    lines += ["# it back with --flagfile=<path>.", ""]
+    shown = [flag for flag in flag_set.flags if flag.support is not Support.REFUSED]
+    titles = list(dict.fromkeys(flag.section for flag in shown))
+    shown.sort(key=lambda flag: titles.index(flag.section))
+    shown.sort(key=lambda flag: flag.section == titles[0])  # what all commands have comes last
+    for title, flags in groupby(shown, lambda flag: flag.section):
+        if title:
+            lines += [_RULE, f"# {title}", _RULE, ""]
+        for flag in flags:
+            lines += [*_flag_lines(flag), ""]
+    return "\n".join(lines)
+
+
+def _flag_lines(flag: Flag) -> list[str]:
+    lines = [f"# {line}" for line in flag.help.splitlines()]
+    if flag.choices:
+        lines.append(f"# One of: {', '.join(filter(None, flag.choices))}.")
+    return [*lines, _default_line(flag)]
+
+
+def _default_line(flag: Flag) -> str:
+    if flag.kind is Kind.BOOLEAN:
+        return f"--{flag.name}={'true' if flag.default else 'false'}"
+    if flag.kind is Kind.OPTIONAL:
+        return f"# --{flag.name}[=...]"
+    if flag.kind is Kind.LIST or flag.default == "":
+        return f"# --{flag.name}=..."
+    return f"--{flag.name}={flag.default}"
+
+
+def versions() -> str:
+    """Lists versions: of the package, of what it runs on and of modules that it runs."""
+    import platform
+
+    from jitree.modules.releases import releases
+
+    packaged = [release.name for release in releases() if release.packaged]
+    rows = [
+        ("modules", f"of IREE {packaged[0]} to {packaged[-1]}"),
+        ("python", f"{platform.python_version()} ({platform.python_implementation()}, {sys.executable})"),
+        ("system", f"{platform.system()} {platform.machine()}"),
+        *((name, _installed(name)) for name in _PACKAGES),
+        ("package", str(Path(__file__).parents[1])),
+    ]
+    return f"jitree {__version__}\n" + "".join(f"  {name:12}{value}\n" for name, value in rows)
+
+
+def _installed(package: str) -> str:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def run_subcommand(
     group: str,
     commands: Mapping[str, tuple[Callable[[Sequence[str]], int], str]],
@@ -321,18 +394,18 @@ def run_subcommand(
 ) -> int:
     """Runs one command of a group, or shows the group's help; returns the exit code."""
     name = arguments[0] if arguments else ""
-    if name in ("", "--help", "-h", "help"):
+    if name in ASKS_VERSION:
+        sys.stdout.write(versions())
+        return 0
+    if name in ("", *ASKS_HELP):
         title, *notes = help_text.splitlines()
         width = max(map(len, commands)) + 1
-        lines = [
-            title,
-            "",
-            *(f"  {key:{width}} {summary}" for key, (_, summary) in commands.items()),
-            "",
-            *notes,
-        ]
+        rows = (f"  {key:{width}} {summary}" for key, (_, summary) in commands.items())
+        lines = [title, "", *rows, "", *notes]
         print("\n".join(f"# {line}".rstrip() for line in lines), file=sys.stdout if name else sys.stderr)
         return 0 if name else 1
     if name not in commands:
-        raise InvalidArgumentError(f"unknown command '{group} {name}'; there are {', '.join(commands)}")
+        raise InvalidArgumentError(
+            f"unknown command '{group} {name}'; there are {', '.join(commands)}{did_you_mean(name, commands)}"
+        )
     return commands[name][0](arguments[1:])

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, Final, NoReturn
 
-from jitree import __version__
 from jitree.base.folding import keep_tracebacks
+from jitree.base.near_names import did_you_mean
 from jitree.errors import UnavailableError, ignored, pass_interruption, printable
+from jitree.tools.flags import ASKS_HELP, ASKS_VERSION, versions
 from jitree.tools.reporting import report
 
 _STANDARD: Final = (0, 1, 2)
@@ -43,6 +44,16 @@ COMMANDS: Final = {
     "check": ("jitree.tools.check:main", "run the functions of a compiled module that check themselves"),
     "cache": ("jitree.tools.cache:main", "list, empty and fill the folder of machine code"),
     "devices": ("jitree.tools.devices:main", "list the drivers and devices of this machine"),
+    "cpuinfo": ("jitree.tools.shells:cpuinfo_main", "list the features of the processor"),
+    "benchmark-executable": (
+        "jitree.tools.benchmark_executable:main",
+        "measure how long dispatches of an executable take",
+    ),
+    "install-tools": (
+        "jitree.tools.shells:install_main",
+        "write scripts with the names of IREE's tools into a folder",
+    ),
+    "completion": ("jitree.tools.shells:completion_main", "print what lets bash, zsh or fish complete"),
 }
 """Function of every command, which takes the arguments and returns the exit code, and what it does."""
 
@@ -149,7 +160,7 @@ def keep_standard_numbers() -> None:
 
 def usage() -> str:
     lines = ["Usage: jitree <command> [flags]", ""]
-    lines += [f"  {name:10} {summary}" for name, (_, summary) in COMMANDS.items()]
+    lines += [f"  {name:20} {summary}" for name, (_, summary) in COMMANDS.items()]
     lines += ["", "`jitree <command> --help` lists a command's flags; `jitree --version` prints the version."]
     return "\n".join(lines) + "\n"
 
@@ -163,21 +174,24 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    command = arguments[0] if arguments else ""
-    if command in ("--help", "-h", "help"):
+    command, *rest = arguments or ("",)
+    if command in ASKS_HELP and rest and rest[0] in COMMANDS:
+        command, rest = rest[0], ["--help"]
+    if command in ASKS_HELP:
         sys.stdout.write(usage())
         return 0
-    if command == "--version":
-        sys.stdout.write(f"jitree {__version__}\n")
+    if command in ASKS_VERSION:
+        sys.stdout.write(versions())
         return 0
     if command not in COMMANDS:
-        sys.stderr.write(f"jitree: unknown command '{command}'\n\n" if command else "")
+        hint = did_you_mean(command, COMMANDS)
+        sys.stderr.write(f"jitree: unknown command '{command}'{hint}\n\n" if command else "")
         sys.stderr.write(usage())
         return EXIT_FAILURE
     module, _, function = COMMANDS[command][0].partition(":")
     main = getattr(importlib.import_module(module), function)
     keep_tracebacks()
-    code: int = main(arguments[1:])
+    code: int = main(rest)
     return code
 
 

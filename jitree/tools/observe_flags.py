@@ -1,6 +1,6 @@
 """Taps, checks and profiles dispatches by flags.
 
-Those are ``--tap``, ``--check_finite``, ``--profile``, ``--device_profiling_*`` and
+Those are ``--tap``, ``--replace``, ``--check_finite``, ``--profile``, ``--device_profiling_*`` and
 ``--print_device_statistics``.
 """
 
@@ -18,6 +18,7 @@ from jitree.base.cancel_scopes import deadline
 from jitree.errors import (
     InvalidArgumentError,
     NonFiniteError,
+    NotFoundError,
     UnavailableError,
     UnimplementedError,
     is_interruption,
@@ -49,6 +50,8 @@ def looking_into(session: Session, flags: ParsedFlags) -> Iterator[None]:
     check = flags.optional("check_finite")
     if check is not None:
         session.check_finite([name for name in check.split(",") if name] or True)
+    for text in flags.texts("replace"):
+        _replace(session, text)
     taps = _taps(session, flags.texts("tap"), flags.text("tap_output"))
     try:
         yield
@@ -59,6 +62,21 @@ def looking_into(session: Session, flags: ParsedFlags) -> Iterator[None]:
             tap.stop()
         text = "".join(f"{tap}\n" for tap in taps if tap.has_statistics and len(tap))
         _write(text, flags.text("tap_output"))
+
+
+def _replace(session: Session, text: str) -> None:
+    """Replaces dispatches as long as the session is there: ``NAME=FILE.py:FUNCTION``."""
+    name, _, place = text.partition("=")
+    path, _, function = place.rpartition(":")
+    if not (name and path and function):
+        raise InvalidArgumentError(f"--replace: expected NAME=FILE.py:FUNCTION but got '{text}'")
+    from runpy import run_path
+
+    with system_refusals(f"--replace: cannot read '{path}'"):
+        defined = run_path(path)
+    if function not in defined:
+        raise NotFoundError(f"--replace: '{path}' defines no '{function}'")
+    session.replace(name, defined[function])
 
 
 def _taps(session: Session, texts: Sequence[str], output: str) -> list[Taps]:

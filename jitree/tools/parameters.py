@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from jitree.base.elements import pack_integers
+from jitree.base.near_names import nearest
 from jitree.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -21,7 +22,7 @@ from jitree.errors import (
 from jitree.params import Mode, ParameterEntry, ParameterProvider, TensorType, open_providers, splat_entry
 from jitree.params.entry import PATTERN_LENGTHS
 from jitree.params.irpa import plan, write
-from jitree.params.provider import nearest, scope_text
+from jitree.params.provider import scope_text
 from jitree.tools.element_parsing import find_element_type, parse_elements, split_elements
 from jitree.tools.flags import ParsedFlags, command, flag_set, run_subcommand
 from jitree.types import ElementType, is_packed
@@ -159,8 +160,6 @@ def create_main(flags: ParsedFlags) -> int:
 
 def _parse(flag: str, text: str) -> ParameterEntry:
     with error_context(f"flag '--{flag}'"):
-        if flag == "splat" and text.count("=") < 2:
-            raise InvalidArgumentError(f"'{text}' has no value: <key>=<shape>x<type>=<value>")
         return parse_declaration(text)
 
 

@@ -112,13 +112,10 @@ def _limits(texts: list[str]) -> Limits | None:
 
 _PARAMETERS: Final = "io_parameters"
 """The module that gives programs their parameters."""
+_ALLOCATORS: Final = ("caching", "debug")
 _TASK_DRIVER: Final = "local-task"
-_TASK_FLAGS: Final = (
-    "task_topology_group_count",
-    "task_topology_max_group_count",
-    "task_worker_local_memory",
-    "task_worker_spin_us",
-)
+_OF_WORKERS: Final = ("task_topology_", "task_worker_")
+"""How names of flags about the workers of that driver begin."""
 
 
 class OpenedProgram(NamedTuple):
@@ -137,20 +134,28 @@ def open_program(flags: ParsedFlags) -> Iterator[OpenedProgram]:
     with ExitStack() as stack:
         with errors.error_context("creating run context"):
             opened = _open(flags, stack)
-        try:
-            yield opened
-        finally:
-            show_statistics(flags, opened.devices)
+        yield opened
 
 
 def _open(flags: ParsedFlags, stack: ExitStack) -> OpenedProgram:
+    _check_allocators(flags.texts("device_allocator"))
     if is_confined(flags):
         session, module = open_session(flags, stack, task_parameters(flags))
+        stack.callback(show_statistics, flags, session.devices)
         return OpenedProgram(session, module, session.devices)
     loaded = read_modules(flags)
     devices = open_devices(flags, stack)
+    stack.callback(show_statistics, flags, devices)  # when the session has let go of its memory
     session = stack.enter_context(create_session(flags, devices, loaded))
     return OpenedProgram(session, load_modules(session, loaded, flags.text("compiled")), devices)
+
+
+def _check_allocators(specifications: Sequence[str]) -> None:
+    for text in specifications:
+        if text.partition(":")[0] not in _ALLOCATORS:
+            raise InvalidArgumentError(
+                f"unrecognized allocator '{text}'; there are: {', '.join(_ALLOCATORS)}"
+            )
 
 
 def read_modules(flags: ParsedFlags) -> list[ModuleLike]:
@@ -248,7 +253,9 @@ def open_devices(flags: ParsedFlags, stack: ExitStack) -> tuple[Device, ...]:
 def task_parameters(flags: ParsedFlags) -> Mapping[str, str]:
     """What the flags say about the workers of ``local-task``, as parameters of its URI."""
     parameters: dict[str, str] = {
-        name: str(flags.integer(name)) for name in _TASK_FLAGS if name in flags.given
+        name: str(flags.values[name])
+        for name in flags.values
+        if name in flags.given and name.startswith(_OF_WORKERS) and isinstance(flags.values[name], (int, str))
     }
     if parameters.get("task_worker_spin_us") == "0":
         del parameters["task_worker_spin_us"]
@@ -269,14 +276,21 @@ def show_statistics(flags: ParsedFlags, devices: Sequence[Device]) -> None:
 
 def find_function(program: OpenedProgram, name: str) -> Function:
     """The function that ``--function`` names; without a name the only export."""
+    from jitree.api.module import Module
+
     module = program.module
     if name:
         local = name.removeprefix(f"{module.name}.")
         for candidate in (name, local):
             if candidate in module.names:
                 return module[candidate]
+        if isinstance(module, Module) and local in module.vm_module.export_names():
+            return program.session.function_of(module.vm_module, local)
+        from jitree.base.near_names import did_you_mean  # only failures pay for it
+
         raise errors.NotFoundError(
-            f"no function `{name}` exported by module '{module.name}'; it exports:{_candidates(module)}",
+            f"no function `{name}` exported by module '{module.name}'"
+            f"{did_you_mean(local, module.names)}; it exports:{_candidates(module)}",
             f"looking up function '{name}'",
         )
     meant = without_twins(module.names)

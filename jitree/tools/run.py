@@ -7,6 +7,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,9 +27,10 @@ from jitree.errors import (
 from jitree.tools import devices
 from jitree.tools import values as hv
 from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.inputs import parse_values
 from jitree.tools.observe_flags import looking_into, profiling, require_finite, warm_up
 from jitree.tools.program import OpenedProgram, find_function, open_program
-from jitree.tools.values import ValueFiles, of_kind, parse_value, parse_values
+from jitree.tools.values import ValueFiles, of_kind, parse_value
 from jitree.types import BY_NAME, is_packed
 
 if TYPE_CHECKING:
@@ -307,7 +309,8 @@ def _wide(tensor: hv.HostTensor) -> npt.NDArray[np.float64]:
 FLAGS: Final = flag_set(
     "run",
     "calls a function of a compiled module and prints, stores or checks its results",
-    "module packed sandbox deadline function input value device parameter seeing profiling profiled refused",
+    "module interpreter packed sandbox deadline function input value device parameter seeing profiling "
+    "profiled refused",
     positional="module",
 )
 
@@ -322,12 +325,14 @@ def main(flags: ParsedFlags) -> int:
 
 
 def _run(program: OpenedProgram, flags: ParsedFlags, files: ValueFiles) -> int:
-    from jitree.tools.calling import argument_kinds, prepare
+    from jitree.tools.calling import argument_kinds, declared_arguments, prepare
 
     with error_context("creating run context"):
         function = find_function(program, flags.text("function"))
     with error_context(f"`{function.declaration}`"):
-        inputs = parse_values(flags.texts("input"), argument_kinds(function), files)
+        inputs = parse_values(
+            flags.texts("input"), argument_kinds(function), files, partial(declared_arguments, function)
+        )
     sys.stdout.write(f"EXEC @{function.name}\n")
     sys.stdout.flush()
     prepared = prepare(function, inputs)

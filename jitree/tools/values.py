@@ -16,7 +16,7 @@ making the class: a frozen dataclass takes five times as long.)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -33,7 +33,6 @@ from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     ResourceExhaustedError,
-    error_context,
     pass_interruption,
 )
 from jitree.params.numpy_files import DAMAGE, UNKNOWN, read_array
@@ -137,11 +136,15 @@ class ValueFiles:
 
     def _at(self, mode: str, path: str) -> BinaryIO:
         file = self._open.get(path)
+        if path == "-":
+            from jitree.vmfb.archive import standard_input
+
+            return standard_input()
         if file is None:
             try:
                 file = open(path, "rb")
             except FileNotFoundError:
-                raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist") from None
+                raise missing_file(path) from None
             except OSError as error:
                 errors.pass_interruption(error)
                 raise errors.UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
@@ -165,15 +168,20 @@ class ValueFiles:
         if path.endswith(".npz"):
             return self._archive_arrays(path)
         if not path.endswith(".npy"):
+            from jitree.tools.input_files import is_other_file, read_tensors
+
+            if is_other_file(path):
+                return read_tensors(path)
             raise errors.UnimplementedError(
-                f"only numpy (.npy, .npz) files carry a shape and type; give them: `4x2xf32=@{path}`"
+                "only .npy, .npz, .safetensors and .json files carry a shape and type, and images whose "
+                f"layout is stated; give them: `4x2xf32=@{path}`"
             )
         file = self._at(mode, path)
         if mode != REMAINING:
-            return [array_tensor(_read_array(file, path))]
+            return [array_tensor(read_next(file, path))]
         tensors = []
-        while not _at_end(file):
-            tensors.append(array_tensor(_read_array(file, path)))
+        while not is_at_end(file):
+            tensors.append(array_tensor(read_next(file, path)))
         return tensors
 
     def _archive_arrays(self, path: str) -> list[HostTensor]:
@@ -189,11 +197,18 @@ class ValueFiles:
             return _member(archive, key)
 
 
+def missing_file(path: str) -> errors.NotFoundError:
+    """Says that a file is not there, and which one is like it."""
+    from jitree.base.near_names import near_path  # only failures pay for it
+
+    return errors.NotFoundError(f"unable to open file `{path}`: it does not exist{near_path(path)}")
+
+
 @contextmanager
 def _open_archive(path: str) -> Iterator[NpzFile]:
     """The archive; INVALID_ARGUMENT for what is none, or damaged where it is read."""
     if not Path(path).is_file():
-        raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist")
+        raise missing_file(path)
     with _reading(path, "archive"), open(path, "rb") as file, NpzFile(file, allow_pickle=False) as archive:
         yield archive
 
@@ -225,15 +240,17 @@ def _member(archive: NpzFile, name: str) -> HostTensor:
         return array_tensor(read_array(stream))
 
 
-def _at_end(file: BinaryIO) -> bool:
+def is_at_end(file: BinaryIO) -> bool:
+    """Whether a file has no more bytes."""
     position = file.tell()
     ended = not file.read(1)
     file.seek(position)
     return ended
 
 
-def _read_array(file: BinaryIO, path: str) -> npt.NDArray[Any]:
-    if _at_end(file):
+def read_next(file: BinaryIO, path: str) -> npt.NDArray[Any]:
+    """Reads the array that follows in a file."""
+    if is_at_end(file):
         raise errors.OutOfRangeError(f"end-of-file: no further array in `{path}`")
     with _reading(path, "array file"):
         return read_array(file)
@@ -273,37 +290,6 @@ bits of an integer. Every other kind is a reference."""
 _OPAQUE_SCALAR: Final = re.compile(r"\*[0-9]+\s*(=|$)")
 """``*32=01020304``: a tensor of rank 0, where ``*name.npy`` is a file."""
 _MAX_DIMENSION: Final = (1 << 63) - 1
-
-
-def parse_values(texts: Sequence[str], kinds: Sequence[str], files: ValueFiles) -> list[HostValue]:
-    """The values for parameters of the given kinds, in order.
-
-    One text may yield several values (``*arrays.npy``). Fewer values than parameters are returned as
-    they are; more are INVALID_ARGUMENT. Contexts name the text.
-    """
-    values: list[HostValue] = []
-    for text in texts:
-        with error_context("parsing function inputs"), error_context(f"parsing input `{text}`"):
-            kind = kinds[len(values)] if len(values) < len(kinds) else None
-            if kind is None:
-                raise InvalidArgumentError(f"function expected fewer input values; it takes {len(kinds)}")
-            parsed = parse_value(text, kind, files)
-            if len(values) + len(parsed) > len(kinds):
-                raise InvalidArgumentError(
-                    f"function expected fewer input values; it takes {len(kinds)}, "
-                    f"with these there are {len(values) + len(parsed)}"
-                )
-            values += [_as_input(*pair) for pair in zip(parsed, kinds[len(values) :], strict=False)]
-    return values
-
-
-def _as_input(value: HostValue, kind: str) -> HostValue:
-    """Takes ``(null)`` and ``(ignored)`` as 0 for scalars, else as a null reference."""
-    if not isinstance(value, Null | Ignored):
-        return of_kind(value, kind)
-    if kind not in SCALAR_TYPES:
-        return NULL
-    return Scalar(SCALAR_TYPES[kind], 0 if kind in "iI" else 0.0)
 
 
 def of_kind(value: HostValue, kind: str) -> HostValue:
@@ -361,7 +347,7 @@ def _single_number(text: str, type_name: str) -> str:
 def parse_tensor(text: str, files: ValueFiles) -> HostTensor:
     """A tensor from ``4x2xf32=…``."""
     shaped_type, separator, contents = text.partition("=")
-    if not separator and "x" not in shaped_type and not _is_element_type(shaped_type.strip()):
+    if not separator and "x" not in shaped_type and not is_element_type(shaped_type.strip()):
         raise InvalidArgumentError(
             "invalid tensor specification, requires at least a shape/type (`4x2xf32=...`)"
         )
@@ -372,7 +358,8 @@ def parse_tensor(text: str, files: ValueFiles) -> HostTensor:
     return HostTensor(row, shape, parse_contents(contents, shape, row))
 
 
-def _is_element_type(name: str) -> bool:
+def is_element_type(name: str) -> bool:
+    """Whether a name is one of an element type."""
     try:
         element_parsing.find_element_type(name)
     except InvalidArgumentError:
@@ -434,7 +421,12 @@ def _memory_for(length: int) -> Iterator[None]:
 def _read_contents(
     mode: str, path: str, shape: tuple[int, ...], row: ElementType, files: ValueFiles
 ) -> HostTensor:
-    if not is_numpy_file(path):
+    if not is_numpy_file(path) and "." in path:
+        from jitree.tools.input_files import is_other_file, read_as
+
+        if is_other_file(path) and "?" in path:
+            return read_as(path, shape, row)
+    if not is_numpy_file(path) and ".safetensors" not in path:
         return HostTensor(row, shape, files.read_bytes(mode, path, row.byte_length(shape)))
     array, *others = files.read_arrays(mode, path)
     if others:

@@ -181,7 +181,9 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
         with open(path, "rb", buffering=0) as file:
             return read(file, most)
     except FileNotFoundError:
-        raise NotFoundError(f"no such file: '{path}'") from None
+        from jitree.base.near_names import near_path  # only failures pay for it
+
+        raise NotFoundError(f"no such file: '{path}'{near_path(path)}") from None
     except PermissionError as error:
         raise PermissionDeniedError(f"the file cannot be read: {error.strerror}: '{path}'") from None
     except IsADirectoryError:
@@ -269,11 +271,15 @@ def _locate(data: memoryview, name: str, is_private: bool, state: tuple[int, ...
             data, f"FlatBuffer data is not present or less than 16 bytes ({available + _PREFIX_SIZE} total)"
         )
     size = int.from_bytes(data[prefix : prefix + _PREFIX_SIZE], "little")
-    if size > available:
-        raise _foreign(
-            data, f"FlatBuffer length prefix out of bounds (prefix is {size} but only {available} available)"
-        )
     start = prefix + _PREFIX_SIZE
+    if size > available:
+        what = f"FlatBuffer length prefix out of bounds (prefix is {size} but only {available} available)"
+        is_module = bytes(data[start + 4 : start + 8]) == IDENTIFIER
+        raise (
+            InvalidArgumentError(f"{what}; {truncated(start + size, data)}")
+            if is_module
+            else _foreign(data, what)
+        )
     flatbuffer = data[start : start + size]
     if bytes(flatbuffer[4:8]) != IDENTIFIER:
         raise _foreign(
@@ -290,6 +296,11 @@ def _locate(data: memoryview, name: str, is_private: bool, state: tuple[int, ...
         is_private=is_private,
         state=state,
     )
+
+
+def truncated(length: int, data: memoryview) -> str:
+    """What is wrong with the bytes of a file that should be longer."""
+    return f"truncated: the header says {length:,} bytes, the file has {len(data):,}"
 
 
 def looks_like_module(data: memoryview) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, UnimplementedError
-from jitree.vmfb.archive import IDENTIFIER, Archive, loading
+from jitree.vmfb.archive import IDENTIFIER, Archive, loading, truncated
 from jitree.vmfb.cconv import (
     EntryRule,
     ascending_slots,
@@ -337,6 +337,13 @@ def _read_rodata(root: Table, archive: Archive) -> RodataRows:
     return rows
 
 
+def _whole_length(archive: Archive) -> int:
+    """How long a file should be, by the segments that lie at its end."""
+    table = FlatBuffer(archive.flatbuffer).root(IDENTIFIER)
+    segments = [segment for segment in table.tables(_RODATA) if segment.vector(2, 1) is None]
+    return archive.rodata_base + max(segment.uint64(3) + segment.uint64(4) for segment in segments)
+
+
 def _read_segment(table: Table, index: int, archive: Archive) -> RodataSegment:
     if table.uint8(0) != 0:
         raise UnimplementedError(f"rodata[{index}] is compressed; no IREE compiler writes this")
@@ -350,8 +357,8 @@ def _read_segment(table: Table, index: int, archive: Archive) -> RodataSegment:
         return RodataSegment(archive.data[:0], external=True, file_offset=start)
     if start + length > len(archive.data):
         raise InvalidArgumentError(
-            f"rodata[{index}] external reference out of range: {length} bytes at {start}, but the file has "
-            f"{len(archive.data)} bytes; is it complete?"
+            f"rodata[{index}] external reference out of range: {length} bytes at {start}; "
+            f"{truncated(_whole_length(archive), archive.data)}"
         )
     return RodataSegment(archive.data[start : start + length], external=True, file_offset=start)
 

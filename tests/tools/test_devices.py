@@ -39,9 +39,12 @@ def test_device_details(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_topologies_follow_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "--dump_task_topologies", "--task_topology_group_count=3")
-    assert text.startswith("# topology[0]: 3 worker groups, numa node: 0\n") and "# group[2]: '" in text
+    assert "# topology[0]: 3 worker groups, numa node: any\n" in text and "# group[2]: '" in text
+    assert "affinity: (unspecified)" in text
     text = printed(capsys, "--dump_task_topologies", "--task_topology_cpu_ids=0", "--task_topology_cpu_ids=0")
-    assert "# topology[1]: 1 worker groups" in text
+    assert (
+        "# topology[1]: 1 worker groups" in text and "affinity: group=0, id=0, smt=0\n#  caches: l1d=" in text
+    )
 
 
 def test_without_flags_drivers_and_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jitree.errors import StatusError
-from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, Support, parse_flags
+from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, Support, help_of, parse_flags
 
 FLAGS = FlagSet(
     "run",
@@ -111,6 +111,6 @@ def test_a_flag_file_that_names_itself_is_an_error(tmp_path: Path) -> None:
 
 def test_help_is_a_flag_file_of_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "flags.txt"
-    path.write_text(FLAGS.help_text())
+    path.write_text(help_of(FLAGS))
     assert parse(f"--flagfile={path}").values == parse().values
     assert "--count=7\n" in path.read_text() and "gone" not in path.read_text()

@@ -19,8 +19,9 @@ from jitree.base import elements
 from jitree.errors import StatusCode, StatusError
 from jitree.tools import values as hv
 from jitree.tools.element_parsing import integer_range
+from jitree.tools.inputs import parse_values
 from jitree.tools.run import value_text
-from jitree.tools.values import ValueFiles, array_tensor, parse_value, parse_values
+from jitree.tools.values import ValueFiles, array_tensor, parse_value
 from jitree.types import BY_NAME, ELEMENT_TYPES, format_shaped_type
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens.json").read_text())
@@ -87,7 +88,7 @@ def test_text_of_a_parsed_value_is_the_one_of_the_reference_tool(golden: dict[st
         ("99999999999x99999999999xf32=1", "OUT_OF_RANGE", "overflows 64 bits"),
         ("999999x99999999xf32=1", "RESOURCE_EXHAUSTED", "does not fit in memory"),
         ("@absent.npy", "NOT_FOUND", "`absent.npy`"),
-        ("@values.txt", "UNIMPLEMENTED", "only numpy (.npy, .npz) files"),
+        ("@values.txt", "UNIMPLEMENTED", "only .npy, .npz, .safetensors and .json files"),
         ("4xf32=@absent.bin", "NOT_FOUND", "`absent.bin`"),
     ],
 )

@@ -357,7 +357,7 @@ class ProcessFunction(RemoteProxy):
         self.name = name
         self.full_name = f"{module.name}.{name}"
         self.declaration = declaration
-        self._arguments = arguments
+        self.argument_names = arguments
         self.passed = passed
         """The same as :attr:`jitree.api.function.Function.passed`."""
 
@@ -367,7 +367,7 @@ class ProcessFunction(RemoteProxy):
         take, unless the program has an argument of that name.
 
         UNIMPLEMENTED for ``out`` and ``workspace``: memory of this process."""
-        timeout = None if TIMEOUT in self._arguments else named.pop(TIMEOUT, None)
+        timeout = None if TIMEOUT in self.argument_names else named.pop(TIMEOUT, None)
         return self.session.run(self, arguments, named, timeout)
 
     async def async_(self, /, *arguments: Any, **named: Any) -> Any:

@@ -125,7 +125,7 @@ class TaskDevice(LocalDevice):
         """As :meth:`LocalDevice.set_threads`. FAILED_PRECONDITION for threads that are pinned one by one."""
         if self.parameters.pinned:
             raise FailedPreconditionError(
-                "the threads of this device are those of its cpu_ids; create another device for others"
+                "the threads of this device are those of its cpu_ids or nodes; create another for others"
             )
         topology = unpinned(check_threads(count))
         with self._resizing:

@@ -26,7 +26,7 @@ from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NOT_LOGGED, NativeExecutor
 from jitree.hal.local.queue_record import NO_TEAM, QueueRecord
-from jitree.hal.local.topology import Topology
+from jitree.hal.local.topology import Topology, homes
 from jitree.regs.memory import address_of, zeroed
 
 SPINNING_NANOSECONDS: Final = 6_000
@@ -67,7 +67,10 @@ class _Helpers:
         self._dismiss = native.dismiss
         """Made here: what ends threads may come when Python ends."""
         self._processors = available_processors() if self.thread_count > 1 else 1
-        self._masks = _masks(topology, self._processors)
+        allowed = sorted(os.sched_getaffinity(0))
+        places = homes(topology, self._processors)
+        self._masks = b"".join(_mask(allowed if place is None else [place]) for place in places)
+        """Where each thread may run."""
         ticks = native.ticks_per_microsecond / 1000
         team.functions = Functions(FUNCTION_TABLE_ADDRESS)
         team.spin_ticks = int(spin_nanoseconds * ticks)
@@ -266,20 +269,6 @@ def _join(stopped: list[list[threading.Thread]]) -> None:
         for thread in threads:
             if thread.ident is not None:  # its start was not interrupted
                 thread.join()
-
-
-def _masks(topology: Topology, processors: int) -> bytes:
-    """Where each thread may run, as affinity masks. A topology decides. Without one, a thread has a processor
-    of its own if the team has all processors that the system grants; otherwise it may run on any.
-
-    Helpers that may run anywhere wait for one another on one processor where other programs have work for
-    all. But helpers of several programs must not choose the same one while others are idle.
-    """
-    allowed = sorted(os.sched_getaffinity(0))
-    homes = list(topology.processors)
-    if homes == [None] * len(homes) and len(homes) >= len(allowed) == processors:
-        homes[: len(allowed)] = allowed
-    return b"".join(_mask(allowed if home is None else [home]) for home in homes)
 
 
 def _mask(processors: list[int]) -> bytes:

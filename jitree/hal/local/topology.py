@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,6 +13,7 @@ from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 
 MAXIMUM_WORKERS: Final = 64
+_RULE: Final = "# ===" + "-" * 72 + "==="
 DEFAULT_SPIN_MICROSECONDS: Final = 20
 """How long a worker looks for more work before it parks; measured best between 20 and 50."""
 
@@ -21,6 +23,8 @@ class Topology(NamedTuple):
 
     processors: tuple[int | None, ...]
     """One entry per worker: the processor it is pinned to, or None."""
+    node: int | None = None
+    """The NUMA node that the processors have been chosen of."""
 
     @property
     def worker_count(self) -> int:
@@ -28,11 +32,17 @@ class Topology(NamedTuple):
 
     def format(self, index: int) -> str:
         """As ``--dump_task_topologies`` prints it."""
-        lines = [f"# topology[{index}]: {self.worker_count} worker groups, numa node: 0"]
-        for number, processor in enumerate(self.processors):
-            lines.append(f"# group[{number}]: 'jitree-worker-{index}.{number}'")
-            place = "any allowed" if processor is None else str(processor)
-            lines.append(f"#   processor: {place}")
+        from jitree.hal.local.placement import group_lines
+
+        node = "any" if self.node is None else str(self.node)
+        title = f"# topology[{index}]: {self.worker_count} worker groups, numa node: {node}"
+        lines = [
+            _RULE,
+            title,
+            _RULE,
+            "#",
+            *group_lines(homes(self, available_processors()), f"jitree-worker-{index}"),
+        ]
         return "\n".join(lines) + "\n"
 
 
@@ -56,6 +66,22 @@ def unpinned(count: int) -> Topology:
     return Topology((None,) * count)
 
 
+def homes(topology: Topology, available: int) -> list[int | None]:
+    """Gives workers their places, ``available`` processors being granted.
+
+    They are where the topology says. Without one, a thread has a processor of its own if the workers have all
+    processors that the system grants; otherwise it may run on any.
+
+    Helpers that may run anywhere wait for one another on one processor where other programs have work for
+    all. But helpers of several programs must not choose the same one while others are idle.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    places = list(topology.processors)
+    if places == [None] * len(places) and len(places) >= len(allowed) == available:
+        places[: len(allowed)] = allowed
+    return places
+
+
 def check_threads(count: int) -> int:
     """``count`` if a queue can have so many threads. OUT_OF_RANGE otherwise, INVALID_ARGUMENT for what is no
     integer."""
@@ -65,6 +91,16 @@ def check_threads(count: int) -> int:
     return number
 
 
+_PLACING: Final = {
+    "nodes": ("current", "numa", "all"),
+    "performance_level": ("any", "low", "efficiency", "high", "performance"),
+    "distribution": ("compact", "scatter"),
+    "favor": ("latency", "throughput", "efficiency"),
+    "mode": ("physical_cores",),
+}
+"""Parameters that place workers on processors, and the values of each."""
+_NODES: Final = re.compile("[0-9]+(,[0-9]+)*")
+
 _ALIASES: Final = {
     "threads": "group_count",
     "task_topology_group_count": "group_count",
@@ -72,9 +108,10 @@ _ALIASES: Final = {
     "task_topology_cpu_ids": "cpu_ids",
     "task_worker_spin_us": "spin_us",
     "task_worker_local_memory": "local_memory",
+    **{f"task_topology_{name}": name for name in _PLACING},
 }
 """Other names of the parameters: flags of the reference's command lines, which carry over."""
-_NAMES: Final = ("group_count", "max_group_count", "cpu_ids", "spin_us", "local_memory")
+_NAMES: Final = ("group_count", "max_group_count", "cpu_ids", "spin_us", "local_memory", *_PLACING)
 
 
 class _Given(NamedTuple):
@@ -92,8 +129,9 @@ def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
 
     ``threads`` (or ``group_count``): workers, at most 64; ``max_group_count``: upper bound of the automatic
     choice; ``cpu_ids=0,1;2,3``: one pinned worker per processor, one queue per ``;`` group; ``spin_us``;
-    ``local_memory`` in bytes. The flag names of the reference work as well. INVALID_ARGUMENT for anything
-    else, and for two names of one parameter.
+    ``local_memory`` in bytes. ``nodes``, ``performance_level``, ``distribution``, ``favor``, ``mode``
+    place workers on cores, one queue for each node. The flag names of the reference work as well.
+    INVALID_ARGUMENT for anything else, and for two names of one parameter.
     """
     values: dict[str, _Given] = {}
     for name, text in parameters.items():
@@ -115,8 +153,27 @@ def parse_parameters(parameters: Mapping[str, str]) -> TaskParameters:
     else:
         count = _integer(values, "group_count", 0, 0, MAXIMUM_WORKERS)
         limit = _integer(values, "max_group_count", MAXIMUM_WORKERS, 1, MAXIMUM_WORKERS)
-        topologies = (unpinned(count or min(available_processors(), limit)),)
+        if count or values.keys().isdisjoint(_PLACING):
+            topologies = (unpinned(count or min(available_processors(), limit)),)
+        else:
+            topologies = _placed(values, limit)
     return TaskParameters(topologies, spin, local_memory)
+
+
+def _placed(values: Mapping[str, _Given], limit: int) -> tuple[Topology, ...]:
+    from jitree.hal.local.placement import Wishes, place
+
+    wishes = Wishes(**{name: _wish(name, *values[name]) for name in _PLACING if name in values})
+    return tuple(Topology(processors, node) for node, processors in place(wishes, limit))
+
+
+def _wish(key: str, name: str, text: str) -> str:
+    if text in _PLACING[key] or (key == "nodes" and _NODES.fullmatch(text)):
+        return text
+    numbers = ", or numbers of nodes as in 0,2" if key == "nodes" else ""
+    raise InvalidArgumentError(
+        f"local-task: {name}='{text}' is not one of {', '.join(_PLACING[key])}{numbers}"
+    )
 
 
 def _pinned(name: str, text: str) -> Topology:

@@ -1,0 +1,186 @@
+"""Places workers on processors by what Linux says of these: nodes, cores, caches, speed.
+
+Without a wish the workers of a device are placed nowhere, and this is not imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Final
+
+from jitree.base.available_resources import available_processors
+from jitree.base.records import NamedTuple
+from jitree.errors import InvalidArgumentError, pass_interruption
+
+SYSTEM: Final = Path("/sys/devices/system")
+_LEVELS: Final = {"efficiency": "low", "performance": "high"}
+"""Other names of levels of performance."""
+_FAVORED: Final = {
+    "latency": ("compact", "high"),
+    "throughput": ("scatter", "any"),
+    "efficiency": ("compact", "low"),
+}
+"""Distribution and level of performance by what is favored."""
+_CURRENT: Final = "current"
+_KINDS: Final = {"Data": "d", "Instruction": "i", "Unified": "d"}
+_RUNNING_ON: Final = 38
+"""The word of ``/proc/thread-self/stat`` that is the processor."""
+
+
+class Processor(NamedTuple):
+    """What the system says of a logical processor."""
+
+    number: int
+    node: int
+    package: int
+    cluster: int
+    siblings: tuple[int, ...]
+    """The processors of its core."""
+    capacity: int
+    """How fast it is, compared with others."""
+    caches: dict[str, int]
+    """Bytes by name."""
+    sharing: tuple[int, ...]
+    """The processors that share its last cache."""
+
+
+class Wishes(NamedTuple):
+    """What the flags ``--task_topology_*`` say; their values have been checked."""
+
+    nodes: str = _CURRENT
+    performance_level: str = "any"
+    distribution: str = "scatter"
+    favor: str = ""
+    mode: str = "physical_cores"
+
+
+def place(wishes: Wishes, most: int, root: Path = SYSTEM) -> list[tuple[int | None, tuple[int, ...]]]:
+    """A node (None: several) and the processors of its workers, for each queue: one worker for a core.
+
+    INVALID_ARGUMENT for a node that is not there.
+    """
+    distribution, level = _FAVORED.get(wishes.favor, (wishes.distribution, wishes.performance_level))
+    cores = _fit([row for row in processors(root) if _is_first(row)], _LEVELS.get(level, level))
+    there = {row.node for row in cores}
+    groups: list[tuple[int | None, list[Processor]]] = [(there.pop() if len(there) == 1 else None, cores)]
+    if wishes.nodes != "all":
+        groups = [(node, [row for row in cores if row.node == node]) for node in _nodes(wishes.nodes, cores)]
+    most = min(most, max(1, available_processors() // len(groups)))
+    return [
+        (node, tuple(row.number for row in _distributed(members, distribution)[:most]))
+        for node, members in groups
+    ]
+
+
+def processors(root: Path = SYSTEM) -> list[Processor]:
+    """The processors that this process may use."""
+    return [_read(root / "cpu" / f"cpu{number}", number) for number in sorted(os.sched_getaffinity(0))]
+
+
+def _read(folder: Path, number: int) -> Processor:
+    caches: dict[str, int] = {}
+    sharing: tuple[int, ...] = (number,)
+    for cache in sorted(folder.glob("cache/index*")):
+        kind, level = _text(cache / "type"), _text(cache / "level")
+        caches[f"l{level}{_KINDS.get(kind, '')}"] = _bytes(_text(cache / "size"))
+        sharing = _numbers(_text(cache / "shared_cpu_list")) or sharing
+    topology = folder / "topology"
+    node = next((int(path.name[4:]) for path in folder.glob("node[0-9]*")), 0)
+    capacity = _text(folder / "cpu_capacity") or _text(folder / "cpufreq" / "cpuinfo_max_freq")
+    return Processor(
+        number,
+        node,
+        int(_text(topology / "physical_package_id") or 0),
+        int(_text(topology / "cluster_id") or 0),
+        _numbers(_text(topology / "thread_siblings_list")) or (number,),
+        int(capacity or 0),
+        caches,
+        sharing,
+    )
+
+
+def _text(path: Path) -> str:
+    """What a file of the system says; nothing where there is none, as in containers."""
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        pass_interruption(error)
+        return ""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """``0-2,8`` → 0, 1, 2, 8."""
+    ends = (part.partition("-") for part in text.split(",") if part)
+    return tuple(number for first, _, last in ends for number in range(int(first), int(last or first) + 1))
+
+
+def _bytes(text: str) -> int:
+    return int(text.rstrip("KM") or 0) << {"K": 10, "M": 20}.get(text[-1:], 0)
+
+
+def _is_first(row: Processor) -> bool:
+    """Whether it stands for its core: the first of those that this process may use."""
+    return row.number == min(set(row.siblings) & os.sched_getaffinity(0), default=row.number)
+
+
+def _fit(cores: list[Processor], level: str) -> list[Processor]:
+    """Those of a level of performance; all where all are alike."""
+    speeds = {row.capacity for row in cores}
+    if level == "any" or len(speeds) == 1:
+        return cores
+    return [row for row in cores if (row.capacity == max(speeds)) is (level == "high")]
+
+
+def _nodes(wish: str, cores: list[Processor]) -> list[int]:
+    there = sorted({row.node for row in cores})
+    if wish == "numa":
+        return there
+    if wish == _CURRENT:
+        running = _text(Path("/proc/thread-self/stat")).rpartition(")")[2].split()
+        here = int(running[_RUNNING_ON - 2]) if running else cores[0].number
+        return [next((row.node for row in cores if here in row.siblings), there[0])]
+    wanted = _numbers(wish)
+    for node in wanted:
+        if node not in there:
+            known = ", ".join(map(str, there))
+            raise InvalidArgumentError(
+                f"NUMA node id {node} is not present on this machine; {len(there)} node(s) available: {known}"
+            )
+    return list(wanted)
+
+
+def _distributed(cores: list[Processor], how: str) -> list[Processor]:
+    """Cores in the order in which they get workers: one cache after the other, or in turn."""
+    domains: dict[tuple[int, ...], list[Processor]] = {}
+    for row in cores:
+        domains.setdefault(row.sharing, []).append(row)
+    if how == "compact":
+        return [*chain.from_iterable(domains.values())]
+    return [row for turn in zip_longest(*domains.values()) for row in turn if row is not None]
+
+
+def group_lines(places: Sequence[int | None], name: str, root: Path = SYSTEM) -> list[str]:
+    """What ``--dump_task_topologies`` prints of each worker, as IREE's tools lay it out."""
+    rows = {row.number: row for row in processors(root)}
+    lines = []
+    for index, place in enumerate(places):
+        row = None if place is None else rows.get(place)
+        lines += [f"# group[{index}]: '{name}.{index}'"]
+        if row is None:
+            lines += ["#      processor: any allowed", "#       affinity: (unspecified)", "#"]
+            continue
+        smt = row.siblings.index(row.number)
+        sharing = [str(other) for other, where in enumerate(places) if where in row.sharing]
+        caches = ", ".join(f"{key}={size}" for key, size in row.caches.items())
+        lines += [
+            f"#      processor: {row.number}",
+            f"#     hardware ids: cluster_id={row.cluster}, physical_package_id={row.package}",
+            f"#       affinity: group={row.node}, id={row.number}, smt={smt}",
+            f"#  caches: {caches}",
+            f"#  last level cache sharing: {len(sharing)} group(s): {', '.join(sharing)}",
+            "#",
+        ]
+    return lines
