@@ -1,4 +1,4 @@
-"""A kernel in place of the network's last dispatch: ``jitree run … --replace=*softmax*=softmax.py:softmax``."""
+"""Replaces the network's last dispatch: ``jitree run … --replace=*softmax*=softmax.py:softmax``."""
 
 from __future__ import annotations
 

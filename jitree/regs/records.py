@@ -140,8 +140,8 @@ class ModuleRecord:
     __slots__ = (
         "_charge", "_functions", "_imports_at", "_memory", "_owned", "address", "builds", "code",
         "first_calls", "function_imports", "global_bytes", "global_f32", "global_f64", "global_i32",
-        "global_i64", "index", "module", "native", "program", "ref_globals", "resolved", "rodata", "sites",
-        "types",
+        "global_i64", "index", "module", "native", "places", "program", "ref_globals", "resolved", "rodata",
+        "sites", "types",
     )  # fmt: skip
 
     def __init__(self, module: ModuleTables, program: DecodedModule, table: HandleTable, index: int) -> None:
@@ -156,6 +156,8 @@ class ModuleRecord:
         self.native: object = None
         """What keeps the machine code of its functions alive; the native tier's."""
         self.index = index
+        self.places: dict[int, str] = {}
+        """What messages and readers were told of words, as places of the program."""
         function_count, import_count = len(program.functions), len(module.imports)
         types = np.array([table.ref_types.resolve(name) for name in module.types], np.int32)
         self.types: memoryview = types.data
@@ -190,7 +192,7 @@ class ModuleRecord:
         access = ACCESS_READ | (ACCESS_PRIVATE if is_own else 0)
         rodata = self._own(VmBuffer.parts(table, data, constants.offsets, constants.lengths, access))
         self.rodata: memoryview = rodata.data
-        first = address_of(self._memory) + MODULE.size
+        first = self.address + MODULE.size
         fields = {
             "code": address_of(program.words),
             "functions": first,
@@ -223,7 +225,8 @@ class ModuleRecord:
         slots = np.array([slot for row in distinct for _, slot in row.argument_slots] or [0], np.int32)
         self._owned.append(slots)
         counts = [len(row.argument_slots) for row in distinct]
-        places = [address_of(slots) + 4 * before for before in accumulate([0, *counts[:-1]])]
+        at = address_of(slots)
+        places = [at + 4 * before for before in accumulate([0, *counts[:-1]])]
         first = MODULE.size // 8
         words = self._memory[first : first + len(rows) * _FUNCTION_WORDS].reshape(-1, _FUNCTION_WORDS)
         halves = words.view(np.int32)
