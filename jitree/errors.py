@@ -260,8 +260,8 @@ class system_refusals(ContextDecorator):
 
 
 class ignored:
-    """As ``contextlib.suppress``, but what a signal's handler raises goes through, and a status that is not
-    named: DEADLINE_EXCEEDED is an ``OSError``."""
+    """Suppresses errors as ``contextlib.suppress``, but for interruptions and unnamed statuses. What a
+    signal's handler raises is an interruption: DEADLINE_EXCEEDED is an ``OSError``."""
 
     def __init__(self, *kinds: type[Exception]) -> None:
         self._kinds = kinds
