@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,9 @@ import numpy.typing as npt
 from jitree.base import elements
 from jitree.errors import InvalidArgumentError, pass_interruption
 from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type, is_packed
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _NUMBER: Final = re.compile(
     r"""(?P<sign>[+-]?)(?:
@@ -111,6 +113,10 @@ def _narrowed(values: npt.NDArray[np.float64], texts: Sequence[str]) -> npt.NDAr
         other = np.nextafter(narrow, towards)
         next_to = other.astype(np.float64).clip(-_BEYOND, _BEYOND)
         halfway = (wide != values) & (wide - values == values - next_to)
+    if not halfway.any():
+        return narrow
+    from fractions import Fraction  # slow to import
+
     for index in np.flatnonzero(halfway).tolist():
         exact, value = _exact(_match(texts[index])), Fraction(float(values[index]))
         if exact != value:
@@ -124,6 +130,8 @@ def _exact(match: re.Match[str]) -> Fraction:
 
     Only of those between two floats of 32 bits: the exponent is no large one.
     """
+    from fractions import Fraction
+
     if match["digits"]:
         return Fraction(match[0])
     whole, _, rest = match["hex"].partition(".")

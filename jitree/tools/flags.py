@@ -43,7 +43,7 @@ _REFUSED_PREFIXES: Final = (
 )
 _NOTHING: Final = "-"
 _RULE: Final = "# ===" + "-" * 70 + "==="
-_PACKAGES: Final = ("numpy", "ml_dtypes", "numba", "llvmlite", "pyelftools", "cuda-python", "rich")
+_PACKAGES: Final = ("numpy", "ml_dtypes", "numba", "llvmlite", "pyelftools", "cuda-python")
 """What results and speed depend on."""
 ASKS_HELP: Final = frozenset(("-h", "--help", "help"))
 ASKS_VERSION: Final = frozenset(("--version", "-V"))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jitree.api.session import Session
     from jitree.dispatch.context import ModuleLike
     from jitree.hal.device import Device
+    from jitree.params import ParameterProvider
 
 STANDARD_INPUT: Final = "-"
 """The path of a module that means standard input."""
@@ -176,14 +177,13 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
     from jitree.api.load_order import WITHOUT_CHECK, imported_modules
     from jitree.api.session import Session
     from jitree.dispatch.context import ContextFlags
-    from jitree.params import Mode, open_providers
 
     archives = flags.texts("parameters")
     if not any(_PARAMETERS in imported_modules(module) for module in loaded):
         archives = []
     return Session(
         devices,
-        parameters=open_providers(archives, Mode(flags.text("parameter_mode"))),
+        parameters=_providers(archives, flags) if archives else (),
         tier=flags.text("tier") or None,
         arithmetic=flags.text("arithmetic"),
         prefer=flags.text("prefer") or None,
@@ -191,6 +191,12 @@ def create_session(flags: ParsedFlags, devices: Sequence[Device], loaded: Sequen
         executable_plugins=flags.texts("executable_plugin"),
         builtin_modules=WITHOUT_CHECK,
     )
+
+
+def _providers(archives: Sequence[str], flags: ParsedFlags) -> Sequence[ParameterProvider]:
+    from jitree.params import Mode, open_providers  # slow to import, and most programs have none
+
+    return open_providers(archives, Mode(flags.text("parameter_mode")))
 
 
 def load_modules(session: Session, loaded: Sequence[ModuleLike], compiled: str = "") -> Module:
@@ -201,12 +207,13 @@ def load_modules(session: Session, loaded: Sequence[ModuleLike], compiled: str =
 
 def _read_module(path: str, mode: str) -> ModuleLike:
     from jitree.api.load_order import parse_reference
-    from jitree.api.module_files import open_module_file
     from jitree.api.session import Instance
     from jitree.vmfb.decode import BytecodeModule
 
     reference = parse_reference(path)
     if reference is not None:
+        from jitree.api.module_files import open_module_file  # slow to import
+
         return open_module_file(reference, Instance.default().ref_types)
     if path == STANDARD_INPUT:
         from jitree.vmfb.archive import standard_input

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import zipfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
@@ -139,6 +138,8 @@ def _write_file(values: Sequence[hv.HostValue], specification: str) -> None:
 
 def _write_archive(values: Sequence[hv.HostValue], path: str, replace: bool) -> None:
     """Writes an archive in which arrays are named by number, as numpy does."""
+    import zipfile  # slow, and most calls write no archive
+
     contents = [_npy_bytes(value) for value in values]
     if not replace and os.path.exists(path) and not (os.path.isfile(path) and zipfile.is_zipfile(path)):
         raise InvalidArgumentError(f"`{path}` is not a numpy archive, so nothing can be appended to it")

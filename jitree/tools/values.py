@@ -35,7 +35,6 @@ from jitree.errors import (
     ResourceExhaustedError,
     pass_interruption,
 )
-from jitree.params.numpy_files import DAMAGE, UNKNOWN, read_array
 from jitree.tools import element_parsing
 from jitree.types import (
     BY_NAME,
@@ -216,6 +215,8 @@ def _open_archive(path: str) -> Iterator[NpzFile]:
 @contextmanager
 def _reading(path: str, what: str) -> Iterator[None]:
     """INVALID_ARGUMENT for what numpy cannot read, RESOURCE_EXHAUSTED for what does not fit in memory."""
+    from jitree.params.numpy_files import DAMAGE, UNKNOWN  # needs zipfile, which is slow to import
+
     try:
         with np.errstate(all="ignore"):  # sizes that do not fit 64 bits
             yield
@@ -230,6 +231,8 @@ def _reading(path: str, what: str) -> Iterator[None]:
 
 
 def _member(archive: NpzFile, name: str) -> HostTensor:
+    from jitree.params.numpy_files import read_array
+
     opened, file = archive.zip, f"{name}.npy"
     assert opened is not None, "it is open"
     with opened.open(file if file in opened.namelist() else name) as stream:
@@ -250,6 +253,8 @@ def is_at_end(file: BinaryIO) -> bool:
 
 def read_next(file: BinaryIO, path: str) -> npt.NDArray[Any]:
     """Reads the array that follows in a file."""
+    from jitree.params.numpy_files import read_array
+
     if is_at_end(file):
         raise errors.OutOfRangeError(f"end-of-file: no further array in `{path}`")
     with _reading(path, "array file"):
