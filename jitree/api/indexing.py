@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from jitree.api.array import Array
-from jitree.api.calls.conversion import convert_exactly, holds, numbers_of
+from jitree.api.calls.conversion import convert_exactly, has_every_value, holds, numbers_of, widened
 from jitree.api.calls.refusal import describe, refused
 from jitree.api.calls.storage_arguments import require_writable, rewritten
 from jitree.api.calls.tensor_packing import LISTS, NUMBERS, as_array
@@ -208,7 +208,10 @@ def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[A
     if is_masked(value):
         raise refused("the value", expected, value)
     if isinstance(value, Array):
-        if value.device is array.device:
+        given_type = value.element_type.code
+        if value.device is array.device and not (
+            has_every_value(given_type, row.code) and not holds(row.code, given_type)
+        ):
             _require_elements(value.element_type, row, value)
             _settle(value)
             return value if value.view.buffer.host_address is None else value.to_host()
@@ -217,24 +220,28 @@ def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[A
         return _source(Array(exchange.import_view(value), array.device), array, row)
     host = as_array(value)
     if host is not None and not isinstance(value, np.generic):
-        _require_elements(native_row(host.dtype), row, value)
+        given = native_row(host.dtype)
+        if given is not None and not holds(row.code, given.code) and has_every_value(given.code, row.code):
+            return widened(host, row)
+        _require_elements(given, row, value)
         return host.view(row.dtype) if host.dtype != row.dtype else host
     if not isinstance(value, (*NUMBERS, *LISTS)):
         raise refused("the value", expected, value)
     try:
-        given = numbers_of(value)
+        numbers = numbers_of(value)
     except (ValueError, OverflowError) as error:
         pass_interruption(error)
         raise refused("the value", expected, value, f"; {error}") from own_error(error)
-    if native_row(given.dtype) is None:
+    if native_row(numbers.dtype) is None:
         raise refused("the value", expected, value)
-    return convert_exactly(given, row.dtype, "the value", expected, value)
+    return convert_exactly(numbers, row.dtype, "the value", expected, value)
 
 
 def _require_elements(given: ElementType | None, row: ElementType, value: object) -> None:
     if given is None or given.bits != row.bits or not holds(row.code, given.code):
         raise InvalidArgumentError(
-            f"an array with elements of {row.name} is assigned {describe(value)}; convert it first"
+            f"an array with elements of {row.name} is assigned {describe(value)}, which has others: assign "
+            f'x.astype("{row.dtype.name}")'
         )
 
 

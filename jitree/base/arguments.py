@@ -126,7 +126,9 @@ def natural(name: str, value: Any) -> int:
 def seconds(name: str, value: Any) -> float:
     """How long something may take; infinity where there is no limit. Negative numbers are a mistake of the
     caller."""
-    number = object_of(name, value, Real)
+    if not isinstance(value, Real):
+        raise InvalidArgumentError(f"{name}: expected a number of seconds but got {described(value)}")
+    number: Any = value
     try:
         limit = float(number)
     except OverflowError as error:

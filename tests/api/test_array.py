@@ -140,6 +140,10 @@ def test_what_is_written_stays_on_the_device(matrix: Array, session: Session) ->
     assert halves is matrix and rest[0, 0] == 0 and matrix[0, 0] == 2
     with pytest.raises(TypeError, match="same_kind"):
         summed += 1j
+    for row in (np.array([7, 8, 9], np.int16), session.to_device(np.array([7, 8, 9], np.float16))):
+        matrix[1] = 0
+        matrix[1] = row
+        assert matrix[1].tolist() == [7, 8, 9], "of a type whose every value this one has"
     fixed = session.load(ECHO).e1_i4(np.zeros(3, ml_dtypes.int4))
     with pytest.raises(UnimplementedError, match=r"session\.to_device"):
         fixed += 1

@@ -126,7 +126,7 @@ def test_an_array_is_assigned_to_itself(session: Session) -> None:
         (slice(0.5), 0, InvalidArgumentError, "the index"),
         ((..., ...), 0, OutOfRangeError, "ellipsis"),
         (0, np.zeros((3, 4)), InvalidArgumentError, "elements of f32 is assigned a 3x4xf64 array"),
-        (0, np.zeros((3, 4), np.int32), InvalidArgumentError, "convert it first"),
+        (0, np.zeros((3, 4), np.int32), InvalidArgumentError, "which has others: assign"),
         (0, np.zeros(3, np.float32), InvalidArgumentError, r"a value of shape \(3,"),
         (0, np.zeros((2, 3, 4), np.float32), InvalidArgumentError, "of shape"),
         (0, 1 + 2j, InvalidArgumentError, "complex"),

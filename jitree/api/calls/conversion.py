@@ -111,7 +111,7 @@ def widened(array: npt.NDArray[Any], declared: ElementType) -> npt.NDArray[Any]:
 def mismatch(name: str, given: int, declared: ElementType) -> InvalidArgumentError:
     """The refusal of elements of another type, with what to do."""
     row, wanted = element_type(given), declared.dtype.name
-    text = f"{name} element type mismatch; expected {_named(declared)} but have {_named(row)}"
+    text = types_differ(name, given, declared)
     if CLASS_OPAQUE in (row.numerical_class, declared.numerical_class):
         return InvalidArgumentError(f'{text}; say what the bytes are: pass x.view("{wanted}")')
     if has_every_value(given, declared.code):
@@ -122,8 +122,13 @@ def mismatch(name: str, given: int, declared: ElementType) -> InvalidArgumentErr
     )
 
 
+def types_differ(name: str, given: int, declared: ElementType) -> str:
+    """Names two types, each as programs and as numpy do."""
+    have = _named(element_type(given))
+    return f"{name} element type mismatch; expected {_named(declared)} but have {have}"
+
+
 def _named(row: ElementType) -> str:
-    """A type for people: as programs name it, and numpy."""
     return f"{row.name} ({row.dtype.name})"
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.api.calls.tensor_packing import ViewOf
+    from jitree.types import ElementType
 
 _WRITE: Final = int(MemoryAccess.WRITE)
 
@@ -137,6 +138,14 @@ class StoragePacker(TensorPacker):
 
     __slots__ = ()
     WIDENS = False
+
+    def _mismatch(self, code: int, declared: ElementType) -> InvalidArgumentError:
+        from jitree.api.calls.conversion import types_differ
+
+        return InvalidArgumentError(
+            f"{types_differ(self._name, code, declared)}; the result is put there as it is: pass "
+            f'session.empty(shape, "{declared.dtype.name}")'
+        )
 
     def check(self, view: BufferView) -> None:
         super().check(view)

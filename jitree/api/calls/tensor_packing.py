@@ -181,7 +181,7 @@ class TensorPacker:
 
     def _pack_other(self, value: Any) -> BufferView:
         if value is None:
-            raise InvalidArgumentError(f"ref is null; {self._name} needs a {self._tensor}")
+            raise InvalidArgumentError(f"ref is null; {self._name} needs a {self._tensor}, and None is none")
         if isinstance(value, Array):
             return self._fitting(value, self._taken_view(value))
         if isinstance(value, Donation):
@@ -276,10 +276,16 @@ class TensorPacker:
     def _check_elements(self, code: int) -> None:
         if self._row is None or code == self._code:
             return
-        from jitree.api.calls.conversion import holds, mismatch
+        from jitree.api.calls.conversion import holds
 
         if not holds(self._code, code):
-            raise mismatch(self._name, code, self._row)
+            raise self._mismatch(code, self._row)
+
+    def _mismatch(self, code: int, declared: ElementType) -> InvalidArgumentError:
+        """Refuses elements of another type, with what to do."""
+        from jitree.api.calls.conversion import mismatch
+
+        return mismatch(self._name, code, declared)
 
     def _as_booleans(self, array: npt.NDArray[Any], row: ElementType) -> npt.NDArray[Any]:
         """Integers of 8 bits that are all 0 or 1."""
