@@ -259,7 +259,7 @@ class system_refusals(ContextDecorator):
 
 
 class ignored:
-    """As ``contextlib.suppress``, but what a signal's handler raises goes through, and a status that is not
+    """Suppresses errors of the work. What a signal's handler raises goes through, and a status where none is
     named: DEADLINE_EXCEEDED is an ``OSError``."""
 
     def __init__(self, *kinds: type[Exception]) -> None:
@@ -380,8 +380,8 @@ def as_raised(error: BaseException) -> BaseException:
 
 
 def pass_interruption(error: BaseException) -> None:
-    """Raises again what ends the work from outside, whatever class the work's failures have: what a signal's
-    handler raised, deadlines, cancellation. ``TimeoutError`` is an ``OSError``."""
+    """Raises again what ends the work from outside, whatever its class. That is what a signal's handler
+    raised, deadlines and cancellation; ``TimeoutError`` is an ``OSError``."""
     if is_interruption(error) or isinstance(error, (CancelledError, DeadlineExceededError)):
         raise_as_raised(error)
         raise error

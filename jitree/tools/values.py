@@ -138,13 +138,11 @@ class ValueFiles:
     def _at(self, mode: str, path: str) -> BinaryIO:
         file = self._open.get(path)
         if file is None:
-            try:
-                file = open(path, "rb")
-            except FileNotFoundError:
-                raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist") from None
-            except OSError as error:
-                errors.pass_interruption(error)
-                raise errors.UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
+            with errors.system_refusals(f"unable to open file `{path}`"):
+                try:
+                    file = open(path, "rb")
+                except FileNotFoundError:
+                    raise errors.NotFoundError(f"unable to open file `{path}`: it does not exist") from None
             self._open[path] = file
         if mode == START:
             file.seek(0)
