@@ -260,8 +260,8 @@ class system_refusals(ContextDecorator):
 
 
 class ignored:
-    """Suppresses errors as ``contextlib.suppress``, but for interruptions and unnamed statuses. What a
-    signal's handler raises is an interruption: DEADLINE_EXCEEDED is an ``OSError``."""
+    """Suppresses errors of the work. What a signal's handler raises goes through, and a status where none is
+    named: DEADLINE_EXCEEDED is an ``OSError``."""
 
     def __init__(self, *kinds: type[Exception]) -> None:
         self._kinds = kinds
@@ -381,8 +381,8 @@ def as_raised(error: BaseException) -> BaseException:
 
 
 def pass_interruption(error: BaseException) -> None:
-    """Raises again what ends the work from outside, whatever class the work's failures have: what a signal's
-    handler raised, deadlines, cancellation. ``TimeoutError`` is an ``OSError``."""
+    """Raises again what ends the work from outside, whatever its class. That is what a signal's handler
+    raised, deadlines and cancellation; ``TimeoutError`` is an ``OSError``."""
     if is_interruption(error) or isinstance(error, (CancelledError, DeadlineExceededError)):
         raise_as_raised(error)
         raise error

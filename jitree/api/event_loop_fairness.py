@@ -67,25 +67,28 @@ class CallGate:
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
-            self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._end_round)
+            self._is_scheduled = True
 
     def _end_round(self) -> None:
-        """Lets the next ones try: some more than fitted into the last round, since calls differ."""
-        self._is_scheduled = False
-        if self._rest:
-            self._rest -= 1
-            self._schedule()
-            return
-        self._end = None
-        count, self._passed = 1 + 2 * self._passed, 0
-        while self._waiting and count:
-            _, future = heapq.heappop(self._waiting)
-            if not future.done():  # cancelled
-                future.set_result(None)
-                count -= 1
-        if self._waiting:
-            self._schedule()
+        """Lets the next ones try: some more than fitted into the last round, since calls differ. What a
+        signal's handler raises here goes to the loop, and the next round does what is left."""
+        try:
+            self._is_scheduled = False
+            if self._rest:
+                self._rest -= 1
+                return
+            self._end = None
+            count, self._passed = 1 + 2 * self._passed, 0
+            while self._waiting and count:
+                if not self._waiting[0][1].done():  # cancelled, or told before an interrupt
+                    self._waiting[0][1].set_result(None)
+                    count -= 1
+                heapq.heappop(self._waiting)
+        finally:
+            self._is_scheduled = False
+            if self._waiting or self._end is not None:
+                self._schedule()
 
 
 _gates: dict[ref[asyncio.AbstractEventLoop], CallGate] = {}

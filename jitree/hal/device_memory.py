@@ -17,7 +17,7 @@ from jitree.base.finalizers import Unique, guard
 from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import asking, describe
 from jitree.errors import FailedPreconditionError
-from jitree.hal.allocator import Allocator, AllocatorStatistics
+from jitree.hal.allocator import Allocator, AllocatorStatistics, Charge
 from jitree.hal.enums import BufferCompatibility
 
 if TYPE_CHECKING:
@@ -185,6 +185,10 @@ class _TrackingAllocator(Allocator):
 
     def trim(self) -> None:
         self._own.trim()
+
+    @property
+    def limited_charge(self) -> Charge | None:
+        return self._own.limited_charge
 
     @property
     def statistics(self) -> AllocatorStatistics:

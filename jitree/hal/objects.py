@@ -18,8 +18,7 @@ from jitree.errors import (
     NotFoundError,
     OutOfRangeError,
     PermissionDeniedError,
-    UnavailableError,
-    pass_interruption,
+    system_refusals,
 )
 from jitree.hal.enums import MemoryAccess
 
@@ -135,15 +134,13 @@ class DescriptorFile(File):
         """NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE as the system says, naming the path."""
         mode = os.O_RDWR if access & MemoryAccess.WRITE else os.O_RDONLY
         name = os.fspath(path)
-        try:
-            return cls(os.open(name, mode | os.O_CLOEXEC), access, f"'{name}'")
-        except FileNotFoundError as error:
-            raise NotFoundError(f"no file '{name}'") from error
-        except PermissionError as error:
-            raise PermissionDeniedError(f"file '{name}' cannot be opened: {error.strerror}") from error
-        except OSError as error:
-            pass_interruption(error)
-            raise UnavailableError(f"file '{name}' cannot be opened: {error.strerror}") from error
+        with system_refusals(f"file '{name}' cannot be opened"):
+            try:
+                return cls(os.open(name, mode | os.O_CLOEXEC), access, f"'{name}'")
+            except FileNotFoundError as error:
+                raise NotFoundError(f"no file '{name}'") from error
+            except PermissionError as error:
+                raise PermissionDeniedError(f"file '{name}' cannot be opened: {error.strerror}") from error
 
     @property
     def length(self) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jitree.base import processor
-from jitree.errors import InvalidArgumentError, StatusError, pass_interruption
+from jitree.errors import InvalidArgumentError, StatusError, ignored
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.reporting import error_line
 
@@ -448,8 +448,6 @@ def _count_processors(text: str) -> int:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with ignored(OSError):
         return path.read_text().splitlines()
-    except OSError as error:
-        pass_interruption(error)
-        return []
+    return []

@@ -140,13 +140,11 @@ class ValueFiles:
 
             return standard_input()
         if file is None:
-            try:
-                file = open(path, "rb")
-            except FileNotFoundError:
-                raise missing_file(path) from None
-            except OSError as error:
-                errors.pass_interruption(error)
-                raise errors.UnavailableError(f"unable to open file `{path}`: {error.strerror}") from None
+            with errors.system_refusals(f"unable to open file `{path}`"):
+                try:
+                    file = open(path, "rb")
+                except FileNotFoundError:
+                    raise missing_file(path) from None
             self._open[path] = file
         if mode == START:
             file.seek(0)

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from jitree import Session
-from jitree.errors import FailedPreconditionError
+from jitree import Limits, Session
+from jitree.errors import FailedPreconditionError, ResourceExhaustedError
+from jitree.hal.allocator import HostMemory
 from tests.api.programs import PROGRAMS
 
 SEEN = PROGRAMS / "seen.vmfb"
@@ -97,3 +98,12 @@ def test_it_is_tracked_once_at_a_time(session: Session) -> None:
         with pytest.raises(FailedPreconditionError, match="tracked already"), session.device.memory():
             pass
         assert session.device.memory().live >= 0
+
+
+def test_limits_go_on_counting_what_a_program_has_elsewhere() -> None:
+    """Memory of the host that is no buffer's: lists, command buffers."""
+    limits = Limits(memory=1 << 16)
+    with Session("local-sync", sandbox=True, limits=limits) as session, session.device.memory():
+        memory = HostMemory(session.device.device_allocator.limited_charge)
+        with pytest.raises(ResourceExhaustedError, match="limit on memory"):
+            memory.reach(1 << 17)

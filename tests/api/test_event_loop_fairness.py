@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 from collections.abc import Callable
 from itertools import pairwise
@@ -254,3 +255,22 @@ def test_closing_ends_calls_that_wait_for_their_turn(
         for result in results:
             if not isinstance(result, BaseException):
                 same(result, 2 * X if name == "synchronous" else (2 * X, X * X))
+
+
+def test_what_a_handler_raises_at_the_end_of_a_round_keeps_no_call(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop hears of it, and the calls that wait begin in a later round."""
+    taken, heard = heapq.heappop, []
+
+    def interrupted(waiting: Any) -> object:
+        monkeypatch.setattr(heapq, "heappop", taken)
+        raise TimeoutError
+
+    async def run() -> tuple[int, float]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+        monkeypatch.setattr(heapq, "heappop", interrupted)
+        return await asyncio.wait_for(begin_all(clock, [0.01] * 8), TIMEOUT)
+
+    asyncio.run(run())
+    assert [type(context["exception"]) for context in heard] == [TimeoutError]
