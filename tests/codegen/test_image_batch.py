@@ -21,7 +21,7 @@ import pytest
 from jitree import Session
 from jitree.base.weak_sets import SharedWeakValues
 from jitree.codegen import image
-from jitree.codegen.image import batch, cache, worklist
+from jitree.codegen.image import batch, builder_process, cache, worklist
 from jitree.codegen.image import builder as starting
 from jitree.codegen.image.batch import ImageBatch
 from jitree.codegen.image.builder import BuilderThread
@@ -226,7 +226,8 @@ def test_what_is_put_aside_waits_while_the_program_needs_the_processors(
         now[0] += 0.02
 
     monkeypatch.setattr(worklist, "go_after", lambda process, niceness: None)
-    monkeypatch.setattr(worklist, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
+    for module in (worklist, builder_process):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
     work.order(range(3))
     work.put_aside(1)
     work.put_off(2)
@@ -234,9 +235,14 @@ def test_what_is_put_aside_waits_while_the_program_needs_the_processors(
     numbers = iter(work)
     assert next(numbers) == 0 and not pauses, "a call ends sooner by it"
     assert next(numbers) == 1 and len(pauses) == 3, "the program has not said so again"
+    builder_process.wait_while_held(work.descriptor)
+    assert len(pauses) == 3, "a builder starts at once"
+    work.hold()
+    builder_process.wait_while_held(work.descriptor)
+    assert len(pauses) == 6, "what a builder begins with waits, too"
     work.hold()
     work.want(2)
-    assert next(numbers) == 2 and len(pauses) == 3, "a call waits for it"
+    assert next(numbers) == 2 and len(pauses) == 6, "a call waits for it"
     work.close()
 
 

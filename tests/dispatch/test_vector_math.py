@@ -38,6 +38,15 @@ DOUBT = 2.0**-44
 """Relative error that the C library's binary64 functions stay below."""
 
 
+@pytest.mark.parametrize(
+    ("lanes", "way"), [(1, None), (LANES, None), (LANES, registers.FUNCTIONS["exp.f32"])]
+)
+def test_images_share_the_rare_ways_of_an_exponential(lanes: int, way: Callable[..., float] | None) -> None:
+    texts = ir.calling_shared(ir.function_texts("exp.f32", "@f", lanes, "internal", way))
+    defined = [text for text in texts if text.startswith("define") and " @f(" not in text]
+    assert all(".in_memory" in text and " br " not in text for text in defined), defined
+
+
 def _arguments(mnemonic: str) -> list[Array]:
     """Edge values (pairs of them), random bits, and random values of usual size, whole vectors in all."""
     random = np.random.default_rng(5)

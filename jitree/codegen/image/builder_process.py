@@ -12,9 +12,11 @@ import gc
 import json
 import os
 import sys
+import time
 from contextlib import suppress
 from ctypes import CDLL
 from importlib.machinery import ModuleSpec, PathFinder
+from struct import unpack
 from threading import Thread
 from typing import Final
 
@@ -29,6 +31,8 @@ class Given:
         return PathFinder.find_spec(name, self._folders[name]) if name in self._folders else None
 
 
+_PAUSE: Final = 0.002
+"""Seconds between two looks whether the program still needs all processors."""
 _MOST: Final = 1 << 16
 """Where the system does not say what is open, descriptors are looked for below this number."""
 
@@ -55,13 +59,22 @@ def map_llvm(folders: list[str]) -> Thread:
     return thread
 
 
+def wait_while_held(work: int) -> None:
+    """Leaves all processors to the program as long as it says so (:meth:`.WorkList.hold`)."""
+    while unpack("d", os.pread(work, 8, 0))[0] > time.monotonic():
+        time.sleep(_PAUSE)
+
+
 if __name__ == "__main__":
     gc.disable()  # it would look at all that was written again and again, a sixth of the time of that
-    close_others(int(sys.argv[3]))
+    kept = int(sys.argv[3])
+    close_others(kept)
+    wait_while_held(kept)
     given = json.loads(sys.argv.pop(1))
     mapping = map_llvm(given["llvmlite"])
     sys.meta_path.insert(0, Given(given))
     from jitree.codegen.image.build import main
 
     mapping.join()  # a process with several threads makes no copies
+    wait_while_held(kept)
     main()

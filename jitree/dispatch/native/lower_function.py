@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import LLVM_TYPES, ModuleText
-from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
+from jitree.codegen.vector_math.ir import FUNCTIONS, calling_shared, function_texts
 from jitree.dispatch.native import calls, compiled_site, rows
 from jitree.dispatch.native.build import Refusal
 from jitree.dispatch.native.calls import Callees
@@ -236,7 +236,7 @@ def _lower_scalar(emitter: Emitter, instruction: SsaInstruction) -> None:
         emitter.define(result, _call(semantic, emitter.math(semantic.math_function), arguments) + " #4")
     elif mnemonic in FUNCTIONS:
         symbol = f'@"math.{mnemonic}"'
-        for text in function_texts(mnemonic, symbol, 1, "internal"):
+        for text in calling_shared(function_texts(mnemonic, symbol, 1, "internal")):
             emitter.module.define(text)
         emitter.define(result, _call(semantic, symbol, arguments))
     else:

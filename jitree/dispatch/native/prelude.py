@@ -10,6 +10,7 @@ from typing import Final
 from jitree.codegen.image.flat import Recipe
 from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.codegen.ir_text import ModuleText
+from jitree.codegen.vector_math.ir import SHARED_ENTRIES, shared_texts
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.rows import METADATA, Declare, declared, on_pointers
 from jitree.regs.layout import STATE
@@ -102,8 +103,10 @@ def called() -> Generated:
     texts = [
         text.replace("define internal fastcc", "define fastcc") for text in _defined(module.declare, _CALLED)
     ]
+    for text in shared_texts():
+        module.define(text)
     text = "\n".join([METADATA, _ATTRIBUTES, module.text(), *inlined, *texts, _KEEP])
-    names = tuple(f"vm.{name}" for name in (*_CALLED, "keep"))
+    names = (*(f"vm.{name}" for name in (*_CALLED, "keep")), *SHARED_ENTRIES)
     return Generated([Unit((text,), names, STRAIGHT)], names)
 
 

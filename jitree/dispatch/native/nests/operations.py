@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.base import processor
 from jitree.codegen.ir_text import llvm_type
 from jitree.codegen.vector_math import registers
-from jitree.codegen.vector_math.ir import FUNCTIONS, function_texts
+from jitree.codegen.vector_math.ir import FUNCTIONS, calling_shared, function_texts
 from jitree.dispatch.native import rows
 from jitree.dispatch.semantics import SEMANTICS
 
@@ -146,7 +146,8 @@ def _own_function(mnemonic: str) -> Emitter:
 
     def emit(w: Writer, n: int, a: list[str]) -> str:
         symbol = f'@"math.{mnemonic}"' if n == 1 else f'@"math.{mnemonic}.{n}"'
-        for text in function_texts(mnemonic, symbol, n, "internal", vector_functions(n).get(mnemonic)):
+        texts = function_texts(mnemonic, symbol, n, "internal", vector_functions(n).get(mnemonic))
+        for text in calling_shared(texts):
             w.context.define(text)
         vector = llvm_type(kind, n)
         return w.let(f"call {vector} {symbol}({', '.join(f'{vector} {operand}' for operand in a)})")

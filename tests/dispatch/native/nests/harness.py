@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from jitree.codegen.image.compile import host_target, optimized_module
 from jitree.codegen.image.generated import STRAIGHT
+from jitree.codegen.vector_math.ir import shared_texts
 from jitree.dispatch.native.nests import Nest
 from jitree.dispatch.native.ssa import Value
 from jitree.dispatch.semantics import SEMANTICS
@@ -128,7 +129,8 @@ stopped:
 deopt:
   ret i32 0
 }}"""
-        module = optimized_module([self.text], ["run"], host_target(), STRAIGHT)
+        texts = [self.text, "\n".join(shared_texts())]
+        module = optimized_module(texts, ["run"], host_target(), STRAIGHT)
         self._engine = llvm.create_mcjit_compiler(module, own_machine())
         self._engine.finalize_object()
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
