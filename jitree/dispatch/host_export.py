@@ -48,11 +48,6 @@ class HostExport:
         when it is called, until there is one."""
         self.refill = None
 
-    @property
-    def unprepared(self) -> Callable[..., Any]:
-        """The function in the form that costs least for one call."""
-        return self.function
-
 
 def results(convention: CallingConvention, value: object) -> list[object]:
     """What a host function returned, as a list of one value per result. INTERNAL if the number differs."""

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 Target = FunctionRecord | HostTarget
 _UNPREPARED: Final = 3
 """Calls of a site after the first that nothing is prepared for: preparing takes as long as ten of them."""
-TIERS_THAT_CALL_CODE: Final = ("fast", "native", "auto")
-"""Tiers that call machine code of host functions."""
 
 
 def _mismatch(name: str, wanted: str, offered: list[str]) -> InternalError:
@@ -89,7 +87,7 @@ class BytecodeInstance:
         return function
 
     def link(self, context: Linker) -> None:
-        record, calls_code = self.record, context.tier in TIERS_THAT_CALL_CODE
+        record = self.record
         for ordinal, item in enumerate(self.module.imports):
             target = context.resolve(item)
             if target is None:
@@ -100,7 +98,7 @@ class BytecodeInstance:
                 record.first_calls[ordinal] = partial(_refuse, item.full_name, cconv)
             elif isinstance(target, HostTarget):
                 record.link(ordinal, None)
-                site = _HostSite(ordinal, self.module.program, target, calls_code)
+                site = _HostSite(ordinal, self.module.program, target)
                 record.first_calls[ordinal] = partial(_call_unprepared, site, _UNPREPARED)
                 site.link(record)
             else:
@@ -137,12 +135,11 @@ class _HostSite(NamedTuple):
     ordinal: int
     program: DecodedModule
     target: HostTarget
-    calls_code: bool
 
     def link(self, record: ModuleRecord) -> int:
         """Gives the module machine code that does the same; its address, 0 while there is none."""
         compiled = self.target.export.compiled
-        if address := compiled() if self.calls_code and compiled is not None else 0:
+        if address := 0 if compiled is None else compiled():
             record.link_compiled(self.ordinal, address)
         return address
 
@@ -171,9 +168,9 @@ def _call_unprepared(site: _HostSite, more: int, index: int, machine: Machine) -
 
 def _bind(site: _HostSite, index: int, machine: Machine) -> int:
     call = sites.bind(site.program.site(index), site.target)
-    if site.calls_code and site.target.export.refill is not None:
+    if site.target.export.refill is not None:
         call = partial(_call_refilled, site, index, call)
-    elif site.calls_code and site.target.export.compiled is not None:
+    elif site.target.export.compiled is not None:
         call = partial(_call_until_compiled, site, index, call)
     machine.module.sites[index] = call
     return call(machine)

@@ -38,7 +38,7 @@ class HostTarget(NamedTuple):
 
 def call_once(machine: Machine, site: CallSite, target: HostTarget) -> bool:
     """Does what the call of :func:`bind` does, with nothing prepared."""
-    result = target.export.unprepared(target.state, *_arguments(machine, site))
+    result = target.export.function(target.state, *_arguments(machine, site))
     for tag, register in site.arguments:
         if tag == TAG_REF_MOVE:
             machine.table.put(machine.refs, register, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Final
 
-from jitree.dispatch.plain.handlers import HANDLERS
+from jitree.dispatch.plain.handlers import BY_CODE
 from jitree.errors import tell
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
@@ -35,7 +35,7 @@ class TraceEngine:
                 pc = following
                 if machine.frame:
                     self._print(machine, pc)
-                following = HANDLERS[machine.code[pc]](machine, pc)
+                following = BY_CODE[machine.code[pc]](machine, pc)
         except BaseException:
             machine.pc = pc
             raise

@@ -13,14 +13,14 @@ from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.executable import ExecutableLoader
-from jitree.modules.hal.module import RowModule, TraceSink, supplier_of, write_to_stderr
+from jitree.modules.hal.module import RowModule, TraceSink, write_to_stderr
+from jitree.modules.hal.native.supply import Supplier
 from jitree.modules.import_rows import text
 from jitree.regs.buffer import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
     from jitree.hal.device import Device
-    from jitree.modules.hal.native.supply import Supplier
 
 _MEMORY_TYPE: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.DISPATCH_STORAGE | BufferUsage.MAPPING)
@@ -48,7 +48,7 @@ class HalInlineModule(RowModule):
         self.devices = tuple(devices)
 
     def create_state(self, context: ModuleContext) -> InlineState:
-        return InlineState(self, supplier_of(context, self.devices))
+        return InlineState(self, Supplier(context.table, self.devices))
 
     def free_state(self, state: object) -> None:
         assert isinstance(state, InlineState)

@@ -10,13 +10,13 @@ from jitree.hal.command_list import DIRECT, BoundCommands, CommandList, Range
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
 from jitree.hal.local import executor
 from jitree.modules.hal.executable import parameters_of
-from jitree.modules.hal.module import RowModule, supplier_of
+from jitree.modules.hal.module import RowModule
+from jitree.modules.hal.native.supply import Supplier
 from jitree.regs.buffer import VmBuffer
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
     from jitree.hal.device import Device
-    from jitree.modules.hal.native.supply import Supplier
 
 MAXIMUM_BINDINGS: Final = 32
 """The most bindings of one dispatch."""
@@ -33,7 +33,7 @@ class HalLoaderModule(RowModule):
         self.device = device
 
     def create_state(self, context: ModuleContext) -> LoaderState:
-        return LoaderState(self, supplier_of(context, (self.device,)))
+        return LoaderState(self, Supplier(context.table, (self.device,)))
 
     def free_state(self, state: object) -> None:
         assert isinstance(state, LoaderState)

@@ -284,6 +284,10 @@ class ModuleRecord:
         begin = self._imports_at + ordinal * IMPORT.size // 8
         self._memory[begin + _IMPORT.compiled] = address
 
+    def compiled(self, ordinal: int) -> int:
+        """What :meth:`link_compiled` gave; 0: nothing."""
+        return int(self._memory[self._imports_at + ordinal * IMPORT.size // 8 + _IMPORT.compiled])
+
     def copy_globals(self, other: ModuleRecord, table: HandleTable) -> None:
         """Takes over the globals of a module state of the same handle table: values copied, refs shared."""
         self.global_bytes[:] = other.global_bytes

@@ -4,13 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from jitree import Session
+from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.hal.buffer import Buffer
 from jitree.regs.buffer import VmBuffer
+from jitree.regs.machine import Machine
 
 DEVICE_LOCAL = 0x30
 DEFAULT_USAGE = 0xC03
 ANY = -1
+
+
+class PythonEngine:
+    """Runs everything in Python, imports too."""
+
+    name = "plain"
+    entry = None
+
+    def run(self, machine: Machine) -> None:
+        pc = following = machine.pc
+        try:
+            while following >= 0:
+                pc = following
+                following = HANDLERS[machine.code[pc]](machine, pc)
+        except BaseException:
+            machine.pc = pc
+            raise
+
+
+def python_session(uri: str) -> Session:
+    """A session whose imports are made by Python alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jitree.dispatch.context.create_engine", lambda tier: PythonEngine())
+        return Session(uri, tier="plain")
 
 
 class Hal:

@@ -56,6 +56,7 @@ from tests.modules.hal_programs import (
 from tests.modules.hal_programs import (
     TEXT as TEXT_REGISTER,
 )
+from tests.modules.helpers import python_session
 
 TEXT = bytes(range(80))
 _numbers = itertools.count()
@@ -71,12 +72,13 @@ class Pair:
     """Sessions that run the same programs, one without machine code."""
 
     def __init__(self, uri: str) -> None:
-        self.plain = Session(uri, tier="plain")
+        self.plain = python_session(uri)
         self.fast = Session(uri, tier="fast")
+        self.coded = Session(uri, tier="plain")
 
     def close(self) -> None:
-        self.plain.close()
-        self.fast.close()
+        for session in (self.plain, self.fast, self.coded):
+            session.close()
 
 
 DEVICES = ["local-sync", "local-task://?threads=2"]
@@ -132,15 +134,9 @@ def _told(result: object) -> object:
     return result.query() if isinstance(result, Fence) else result
 
 
-@settings(
-    max_examples=80,
-    deadline=None,
-    suppress_health_check=[
-        HealthCheck.too_slow,
-        HealthCheck.data_too_large,
-        HealthCheck.function_scoped_fixture,
-    ],
-)
+@settings(max_examples=80, deadline=None, suppress_health_check=[
+    HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture,
+])  # fmt: skip
 @given(program=programs())
 def test_programs_do_the_same_with_and_without_fast_paths(pair: Pair, program: Program) -> None:
     compared(pair, program)
@@ -149,11 +145,11 @@ def test_programs_do_the_same_with_and_without_fast_paths(pair: Pair, program: P
 def compared(pair: Pair, program: Program) -> Any:
     """What a program does, with and without fast paths."""
     name = f"m{next(_numbers)}"
-    for session in (pair.plain, pair.fast):
+    for session in (pair.plain, pair.fast, pair.coded):
         session.load(program.module(name))
     expected = outcome(pair.plain, name)
-    for _ in range(4):  # sites are bound in the first call, machine code is known from the second one on
-        assert outcome(pair.fast, name) == expected
+    for session in (pair.fast,) * 4 + (pair.coded,) * 2:  # machine code is known from the second call on
+        assert outcome(session, name) == expected
     return expected
 
 
@@ -272,7 +268,7 @@ def many_commands(rows: dict[str, str]) -> Program:
     return program
 
 
-@pytest.mark.parametrize("tier", ["fast", "native"])
+@pytest.mark.parametrize("tier", ["plain", "fast", "native"])
 @pytest.mark.parametrize("rows", [ROWS, OLD_ROWS, PUSHED_ROWS], ids=["0.7", "0.5", "0.2"])
 @pytest.mark.parametrize("program", [whole_call, moves, many_commands])
 @pytest.mark.parametrize("uri", DEVICES)
@@ -284,7 +280,7 @@ def test_a_call_does_not_need_python(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = program(rows).module("m")
-    with Session(uri, tier="plain") as plain:
+    with python_session(uri) as plain:
         plain.load(module)
         expected = outcome(plain, "m")
     session = Session(uri, tier=tier)

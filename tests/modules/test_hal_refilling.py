@@ -16,6 +16,7 @@ from jitree.modules.hal.native.layout import HandlePoolRecord
 from tests.api.direct import direct, needs_machine_code
 from tests.api.programs import ECHO
 from tests.modules.hal_programs import ROWS
+from tests.modules.helpers import python_session
 from tests.modules.test_hal_native import outcome, whole_call
 
 _HANDLE_POOL: Final = words_of(HandlePoolRecord)
@@ -34,7 +35,7 @@ def test_memory_of_a_first_call_is_taken_by_machine_code(monkeypatch: pytest.Mon
         return allocate(device, *arguments)
 
     monkeypatch.setattr(QueueOperations, "queue_alloca", noting)
-    with Session("local-sync", tier="plain") as plain:
+    with python_session("local-sync") as plain:
         plain.load(module)
         outcome(plain, "m")
     assert allocated  # so this is what Python would call

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from jitree.hal.buffer import BufferView
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.objects import Channel
 from jitree.modules.hal.module import HalModule
-from jitree.modules.hal.references import HAL_TYPES, call_once, checked
-from jitree.modules.import_rows import ImportRow, parse_parameters, rows
+from jitree.modules.hal.references import HAL_TYPES, checked
+from jitree.modules.import_rows import ImportRow, all_rows, parse_parameters, rows
 from jitree.regs.buffer import VmBuffer
 from jitree.vmfb.cconv import Span, parse
 from tests.assembler import Assembler
@@ -148,7 +147,6 @@ def arguments_of(row: ImportRow, objects: dict[str, object]) -> list[Any]:
     return arguments
 
 
-@pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize(("row", "index", "position", "name", "kind"), list(reference_cases()))
 def test_references_are_checked(
     row: ImportRow,
@@ -157,12 +155,11 @@ def test_references_are_checked(
     name: str,
     kind: str,
     objects: dict[str, object],
-    once: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(ImportRow, "implementation", lambda _: lambda *arguments: calls.append(arguments))
-    function = partial(call_once, row) if once else checked(row)
+    function = checked(row)
 
     def call(value: object) -> None:
         arguments = arguments_of(row, objects)
@@ -189,9 +186,17 @@ def test_references_are_checked(
             call(None)
 
 
-def test_a_row_that_contradicts_its_convention_is_refused() -> None:
-    with pytest.raises(InternalError, match="do not match"):
-        checked(ImportRow("hal", "x", "0rI_v", "0.7a", "", "buffer: hal.buffer, fence: hal.fence", ".x"))
+@pytest.mark.parametrize("row", [row for row in all_rows() if row.function], ids=lambda row: row.full_name)
+def test_parameters_are_those_of_the_convention(row: ImportRow) -> None:
+    stated = [
+        [character == "r" for character in item.characters] if isinstance(item, Span) else item == "r"
+        for item in parse(row.cconv).arguments
+    ]
+    declared = [
+        [kind is not None for _, kind in item] if isinstance(item, list) else item[1] is not None
+        for item in parse_parameters(row.parameters)
+    ]
+    assert declared == stated
 
 
 def test_all_exports_are_bound_once() -> None:

@@ -20,6 +20,7 @@ from jitree.regs.handles import HandleTable
 from tests.api.direct import live, needs_machine_code
 from tests.assembler import Assembler
 from tests.hal.kernels import ADD, FAIL, Call, Kernel, PythonExecutable, make_executable
+from tests.modules.helpers import python_session
 from tests.modules.test_hal_inline import PROGRAMS
 
 pytestmark = needs_machine_code
@@ -67,14 +68,14 @@ def program() -> bytes:
     return module.build()
 
 
-@pytest.fixture(params=["fast", "native"])
+@pytest.fixture(params=["plain", "fast", "native"])
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     with opened(request.param) as session:
         yield session
 
 
 def opened(tier: str) -> Session:
-    session = Session("local-sync", tier=tier)
+    session = Session("local-sync", tier=tier) if tier else python_session("local-sync")
     for name in ("hal_inline", "hal_loader"):
         session.append_module(BUILTIN_MODULES[name](session))
     session.load(program())
@@ -158,7 +159,7 @@ def test_other_numbers_of_operands_do_the_same(session: Session, name: str) -> N
 
 def same(session: Session, name: str, *arguments: int) -> tuple[Any, ...]:
     """What a call gives, before and after others that machine code makes."""
-    with opened("plain") as plain:
+    with opened("") as plain:
         expected = dispatches(plain, kernels())(name, *arguments)
     run = dispatches(session, kernels())
     for _ in range(3):

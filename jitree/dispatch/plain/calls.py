@@ -5,14 +5,17 @@ Says what a handler is, and how it reads references.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final, TypeVar
 
+from jitree.codegen.record import words_of
 from jitree.dispatch.engine import AGAIN, YIELD
 from jitree.errors import InternalError, InvalidArgumentError, NotFoundError, status_error
 from jitree.regs.buffer import VmBuffer
+from jitree.regs.layout import COMPILED_DONE, STATE_WORDS, FrameRecord
 from jitree.regs.machine import STOP, Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import TAG_REF_MOVE, TAG_VALUE32, TAG_VALUE64
@@ -51,6 +54,10 @@ def reference_to(cls: type[T], name: str) -> Callable[[Machine, int], T]:
     return read
 
 
+_CodeCall: Final = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 4)
+_CODE_CALLS: Final[dict[int, Callable[[int, int, int, int], int]]] = {}
+"""Machine code of host functions (COMPILED_DONE), by address."""
+_FRAME: Final = words_of(FrameRecord)
 MINIMUM_ALIGNMENT: Final = 16
 _U64: Final = 0xFFFFFFFFFFFFFFFF
 
@@ -81,6 +88,7 @@ def _call(
 
 
 def call_import(machine: Machine, pc: int) -> int:
+    """Calls a host function by Python: its machine code has refused."""
     code, module = machine.code, machine.module
     site = module.sites[code[pc + 2]]
     if site is None:
@@ -97,6 +105,23 @@ def call_import(machine: Machine, pc: int) -> int:
         machine.pc = pc
         machine.resume_pc = pc + code[pc + 1]
         return STOP
+    return pc + code[pc + 1]
+
+
+def call_import_by_code(machine: Machine, pc: int) -> int:
+    """Calls a host function by its machine code, else by Python."""
+    code, frames, frame = machine.code, machine.frames, machine.frame
+    address = machine.module.compiled(code[pc + 3])
+    if not address or machine.table.readers:
+        return call_import(machine, pc)
+    call = _CODE_CALLS.get(address) or _CODE_CALLS.setdefault(address, _CodeCall(address))
+    values, refs = frames[frame + _FRAME.values], frames[frame + _FRAME.refs]
+    while call(machine.state_address, values, refs, machine.code_address + 4 * (pc + 6)) != COMPILED_DONE:
+        following = call_import(machine, pc)
+        if following != pc:
+            return following
+    if machine.state[STATE_WORDS.released]:
+        machine.table.drain(machine.state)
     return pc + code[pc + 1]
 
 

@@ -2,7 +2,7 @@
 
 The count is that of the program's bytecode and of its VMVX kernels, as compilers wrote it: a
 superinstruction counts as what it is made of, a call of a host function as one. Machine code counts nothing
-as exactly, so sessions with such a limit have none.
+as exactly, so the programs of sessions with such a limit have none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from jitree.base.finalizers import guard
 from jitree.dispatch.engine import YIELD
-from jitree.dispatch.plain.handlers import HANDLERS
+from jitree.dispatch.plain.handlers import BY_CODE
 from jitree.errors import ResourceExhaustedError
 from jitree.regs.layout import PROMPT, STATE_WORDS
 from jitree.regs.machine import Machine
@@ -62,7 +62,7 @@ class CountingEngine:
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`. RESOURCE_EXHAUSTED in front of the first instruction
         that is too many."""
-        handlers = HANDLERS
+        handlers = BY_CODE
         pc = following = machine.pc
         try:
             while True:

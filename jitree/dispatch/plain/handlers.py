@@ -56,12 +56,21 @@ def _first_use(machine: Machine, pc: int) -> int:
     return handler(machine, pc)
 
 
+def _first_use_by_code(machine: Machine, pc: int) -> int:
+    opcode = machine.code[pc]
+    handler = find(opcode)
+    handler = BY_CODE[opcode] = calls.call_import_by_code if handler is calls.call_import else handler
+    return handler(machine, pc)
+
+
 HANDLERS: Final[list[Handler]] = [_first_use] * len(BASE_OPCODE)
 """``HANDLERS[opcode word]`` executes one instruction; of a superinstruction the first one."""
+BY_CODE: Final[list[Handler]] = [_first_use_by_code] * len(BASE_OPCODE)
+"""As HANDLERS, where machine code has not been asked to call a host function yet."""
 
 
 class PlainEngine:
-    """Runs everything in Python."""
+    """Runs instructions in Python, and imports by machine code."""
 
     name = "plain"
     entry: Final = None
@@ -77,7 +86,7 @@ class PlainEngine:
 
 def run_slice(machine: Machine) -> bool:
     """Runs some instructions in Python; whether the engine must stop."""
-    handlers = HANDLERS
+    handlers = BY_CODE
     pc = following = machine.pc
     end = looked = time.perf_counter_ns()
     end += SLICE

@@ -9,11 +9,10 @@ from weakref import ref
 
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
-from jitree.dispatch.linking import TIERS_THAT_CALL_CODE
 from jitree.errors import NotFoundError, StatusError, tell
 from jitree.modules.hal.native import address
-from jitree.modules.hal.native.supply import IDLE, Supplier, refill_of, supplied
-from jitree.modules.hal.references import HAL_TYPES, call_once, checked
+from jitree.modules.hal.native.supply import Supplier, refill_of, supplied
+from jitree.modules.hal.references import HAL_TYPES, checked
 from jitree.modules.import_rows import ImportRow, named, rows, stated
 from jitree.regs.ref_types import stated_type
 from jitree.types import element_type
@@ -105,11 +104,6 @@ def view_text(view: BufferView) -> str:
         return f"{shape}{row.name}=<{error}>"
 
 
-def supplier_of(context: ModuleContext, devices: Sequence[Device]) -> Supplier:
-    """What fast paths of a module get in a context."""
-    return Supplier(context.table, devices) if context.tier in TIERS_THAT_CALL_CODE else IDLE
-
-
 class RowModule(HostModule):
     """A host module whose functions are rows of ``imports.tsv``, which are read when they are asked for."""
 
@@ -149,7 +143,7 @@ class HalModule(RowModule):
         self.placement = placement
 
     def create_state(self, context: ModuleContext) -> HalState:
-        supplier = supplier_of(context, self.devices)
+        supplier = Supplier(context.table, self.devices)
         return HalState(self.devices, self.trace_sink, self.placement, supplier, context)
 
     def free_state(self, state: object) -> None:
@@ -167,8 +161,8 @@ class HalModule(RowModule):
 
 
 class CheckedExport(HostExport):
-    """The function of a row after the tests of its arguments, which are generated when it is first called
-    for: programs use a dozen of the hundred. Some have a fast path in machine code as well."""
+    """The function of a row after the tests of its arguments, made when it is first asked for: programs use a
+    dozen of the hundred. Some have a fast path in machine code as well."""
 
     __slots__ = ("_checked", "_row")
     _checked: Callable[..., Any] | None
@@ -186,18 +180,12 @@ class CheckedExport(HostExport):
     @property
     def function(self) -> Callable[..., Any]:  # type: ignore[override]  # made when it is asked for
         if self._checked is None:
-            self._checked = self._supplied(checked(self._row))
+            function = checked(self._row)
+            if self.compiled is not None:
+                function = supplied(self._row.name, function)
+            is_submission = self._row.module == "hal" and _WAIT in self._row.parameters
+            self._checked = _submission(function) if is_submission else function
         return self._checked
-
-    @property
-    def unprepared(self) -> Callable[..., Any]:
-        return self._checked or self._supplied(partial(call_once, self._row))
-
-    def _supplied(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if self.compiled is not None:
-            function = supplied(self._row.name, function)
-        is_submission = self._row.module == "hal" and _WAIT in self._row.parameters
-        return _submission(function) if is_submission else function
 
 
 def _submission(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -214,4 +202,4 @@ def _submission(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _export = cache(CheckedExport)
-"""The function of a row, the same for all modules: what is generated for it is generated once."""
+"""The function of a row, the same for all modules."""

@@ -47,8 +47,7 @@ _UPDATE_LENGTH: Final = 7
 class Supplier:
     """The pools of one context, made when the fast paths are there and first needed."""
 
-    def __init__(self, table: HandleTable | None, devices: Sequence[Device]) -> None:
-        """There will never be fast paths without a table."""
+    def __init__(self, table: HandleTable, devices: Sequence[Device]) -> None:
         self._table = table
         self._local = next((device for device in devices if device.queue_record()), None)
         self.is_local = self._local is not None
@@ -56,7 +55,7 @@ class Supplier:
         self._handle_pool: HandlePool | None = None
         self._own: HandlePool | None = None
         """The same if this context made them, which is the first of those that share a table."""
-        if table is not None and table.make_pool is None:
+        if table.make_pool is None:
             table.make_pool = partial(_made_by, ref(self))
 
     @property
@@ -80,8 +79,7 @@ class Supplier:
 
     def _connect(self) -> HandlePool | None:
         table = self._table
-        code = None if table is None else image.get(RECIPE)
-        if table is None or code is None:
+        if image.get(RECIPE) is None:
             return None
         from jitree.modules.hal.native.handle_pool import HandlePool
 
@@ -96,7 +94,7 @@ class Supplier:
     def make(self) -> None:
         """Makes the pools, which are closed with this context."""
         table, code = self._table, image.get(RECIPE)
-        if table is None or code is None or table.handle_pool is not None:
+        if code is None or table.handle_pool is not None:
             return
         from jitree.modules.hal.native.handle_pool import HandlePool
 
@@ -117,8 +115,6 @@ class Supplier:
     def publish(self, arguments: Iterable[object]) -> None:
         """Tells fast paths of fences that are reached by now: without that, every operation after this one
         would be Python's too."""
-        if self._table is None:
-            return
         for argument in arguments:
             if stated_type(argument) == _FENCE:
                 cast("Fence", argument).publish(self._table)
@@ -141,10 +137,6 @@ def _made_by(supplier: ref[Supplier]) -> None:
     there = supplier()
     if there is not None:
         there.make()
-
-
-IDLE: Final = Supplier(None, ())
-"""The supplier of tiers that call no machine code."""
 
 
 _OF_ANY_DEVICE: Final = frozenset((
