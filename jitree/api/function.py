@@ -256,8 +256,7 @@ class Function(Remade):
             raise self._in_call(error) from None
 
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """A call of any kind. After some of them machine code makes those that it can
-        (:mod:`jitree.api.calls.preparation`)."""
+        """Calls in any way. After some, machine code makes those that it can (``calls/preparation.py``)."""
         readers, prepared = self.readers, self._prepared
         if not readers:
             if self._is_settled:
@@ -277,8 +276,7 @@ class Function(Remade):
                 results = self._call_once(arguments, named)
                 if not self._is_settled:
                     self._have_called(begun)
-            call.results = results
-            call.failed = False
+            call.results, call.failed = results, False
             return results
         finally:  # also when Ctrl-C comes while it waits for a device
             for reader in readers:
@@ -482,18 +480,16 @@ class Function(Remade):
 
     def _invoke(self, packed: list[object]) -> list[Any]:
         try:
-            results = self._context.invoke(self._vm_function, packed)
+            return self._context.invoke(self._vm_function, packed)
         except StatusError as error:
             self._fail(error)
-        return results
 
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
         return unpacked(results, self.unpackers, self.devices, fence)
 
     def _in_call(self, error: StatusError, index: int = -1) -> StatusError:
         """``index``: of the argument that is at fault, if it is one."""
-        signature = self.signature
-        shown = f"`{signature.declaration}`" if index < 0 else pointed_out(signature, index)
+        shown = f"`{self.signature.declaration}`" if index < 0 else pointed_out(self.signature, index)
         return error.with_context(f"invoking function '{self.name}'").with_context(shown)
 
     def _fail(self, error: StatusError) -> NoReturn:

@@ -76,12 +76,13 @@ class Parameter(NamedTuple):
 
     @property
     def written(self) -> bool:
-        """Whether the program may write to an array that its caller goes on to use."""
+        """Whether the program may write to an array that is used afterwards."""
         return self.storage_of is not None or (self.tensor is None and self.type.startswith("!"))
 
     @property
     def overwritten(self) -> bool:
-        """Whether the program may write to the memory that it gets, even if the caller is done with it."""
+        """Whether the program may write to memory that it gets. That is so even if the caller is done with
+        it."""
         return self.written or self.consumed
 
     def __str__(self) -> str:

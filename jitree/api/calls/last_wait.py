@@ -1,4 +1,4 @@
-"""Finds the wait at the end of a program, after which it looks at no elements.
+"""Finds a program's last wait, after which it reads no elements.
 
 It is a ``hal.fence.await``. The host can make it when the call has ended.
 """
@@ -63,8 +63,8 @@ def _records(body: bytes, offset: int, version: int) -> dict[int, InstructionRec
 
 
 def _only_ends(records: dict[int, InstructionRecord], offset: int, names: list[str]) -> bool:
-    """Whether after the instruction at an offset, where ``records`` begin, a function makes views at most,
-    and returns or fails."""
+    """Whether what follows an instruction makes views at most, and ends. It stands at an offset, where
+    ``records`` begin; a function returns or fails."""
     last = max(records)
     end = last + records[last].length  # after a `fail` with a status, as any status is there
     left, seen = [*_next(records[offset], offset)], {offset, end}

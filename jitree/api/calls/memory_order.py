@@ -44,7 +44,7 @@ def uses_of(parameters: Sequence[Parameter], packed: Sequence[object]) -> Uses:
 
 
 def wait_for_turn(parameters: Sequence[Parameter], packed: Sequence[object]) -> None:
-    """Waits for the pending calls that a call with these values has to come after."""
+    """Waits for pending calls that this call's values come after."""
     memory_order.wait_for(memory_order.before(*uses_of(parameters, packed)))
 
 

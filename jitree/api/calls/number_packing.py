@@ -56,8 +56,8 @@ def number_packer(parameter: Parameter, character: str) -> NumberPacker:
 
 
 def _number(value: object) -> object:
-    """The element of an array of rank 0, None of a masked one, which Python takes as an index; anything else
-    as it is."""
+    """Returns the element of a rank 0 array, None if masked. Python takes a masked one as an index; anything
+    else as it is."""
     if is_masked(value):
         return None
     if isinstance(value, (np.ndarray, Array)) and value.ndim == 0:
@@ -66,7 +66,7 @@ def _number(value: object) -> object:
 
 
 def _is_float(number: object) -> TypeGuard[float]:
-    """Whether it is a float of Python, of numpy or of the types that ml_dtypes adds."""
+    """Whether it is a float of Python, numpy or ml_dtypes."""
     if isinstance(number, (float, np.floating)):
         return True
     row = native_row(number.dtype) if isinstance(number, np.generic) else None
@@ -99,7 +99,7 @@ class IntegerPacker:
 
     @property
     def unchanged(self) -> tuple[int, int]:
-        """The least and the largest value that are kept in a register as they are."""
+        """Returns the least and largest value that registers keep."""
         return self._low, self._unchanged_high
 
     def pack(self, value: Any) -> int:

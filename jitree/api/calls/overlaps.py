@@ -77,8 +77,8 @@ Pairs = frozenset[tuple[int, int]]
 
 
 def separated(function: CalledFunction, arguments: Sequence[Any], packed: Sequence[object]) -> list[object]:
-    """``packed`` with a copy of each tensor that lies in the storage of a result. INVALID_ARGUMENT for others
-    that lie there, such as another storage."""
+    """Copies each packed tensor that lies in a result's storage. INVALID_ARGUMENT for others that lie there,
+    such as another storage."""
     separate, parameters = list(packed), function.signature.arguments
     for place, storage in enumerate(parameters):
         for index, other in enumerate(parameters if storage.storage_of is not None else ()):
@@ -125,7 +125,7 @@ def _extent(value: object) -> list[tuple[int, int]]:
 
 
 def arrays_of(arguments: Iterable[Any]) -> Iterator[Array]:
-    """The device arrays among the arguments of a call, also those that are donated or in a tuple."""
+    """Lists device arrays of a call, donated and nested ones too."""
     for value in arguments:
         if isinstance(value, Donation):
             yield value.array
@@ -136,7 +136,8 @@ def arrays_of(arguments: Iterable[Any]) -> Iterator[Array]:
 
 
 def require_once(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> None:
-    """INVALID_ARGUMENT for an array that is donated twice, or donated and passed, also as a numpy array."""
+    """Raises INVALID_ARGUMENT for arrays donated and passed twice. A numpy array over the same memory
+    counts."""
     passed = list(arrays_of(arguments))
     for parameter, value in zip(parameters, arguments, strict=True):
         if not isinstance(value, Donation):
@@ -146,7 +147,7 @@ def require_once(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> N
 
 
 def _is_on_host(array: Array, arguments: Iterable[Any]) -> bool:
-    """Whether an argument that will be copied, and is not known any more then, lies in its memory."""
+    """Whether an argument to be copied lies in the tensor's memory. It is not known any more then."""
     if array.is_donated or array.view.buffer.host_address is None:
         return False
     memory = array.view.buffer.host_array()
@@ -176,8 +177,8 @@ def give_up(parameters: Sequence[Parameter], arguments: Sequence[Any], packed: S
 
 
 def find_updates(function: VmFunction) -> Pairs:
-    """Pairs of storage and argument of which a program only copies the one to the other, at its end: no
-    command follows that could see the difference, and none before it has to do with the storage.
+    """Pairs storage with arguments that a program copies there last: no command follows that could see the
+    difference, and none before it has to do with the storage.
 
     All commands must be in the first block, and one command buffer: there they happen in order."""
     if not isinstance(function, BytecodeFunction):

@@ -143,7 +143,7 @@ def _unpack_number(value: Any, devices: Sequence[Device], fence: Fence | None) -
 
 
 def _unpack_list(value: Any, devices: Sequence[Device], fence: Fence | None) -> list[Any]:
-    """Lists in lists may be deep, in a circle, or the same one many times: each is made once."""
+    """Unpacks lists that may be deep, circular or shared: each is made once."""
     made: dict[int, tuple[Any, list[Any]]] = {id(value): (value, [])}
     waiting = [made[id(value)]]
     while waiting:
@@ -161,7 +161,8 @@ def _unpack_list(value: Any, devices: Sequence[Device], fence: Fence | None) -> 
 
 
 def unpack_reference(value: Any, devices: Sequence[Device], fence: Fence | None) -> Any:
-    """Arrays, lists, memoryviews of the bytes of a ``vm.buffer``, None, other objects as they are."""
+    """Unpacks references to arrays, lists, memoryviews, None, or objects. Memoryviews are of the bytes of a
+    ``vm.buffer``."""
     if type(value) is BufferView:
         return Array(value, home_of(value.buffer, devices), fence)
     if stated_type(value) == LIST_NAME:

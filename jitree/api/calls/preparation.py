@@ -25,7 +25,7 @@ _SPARED: Final = 5
 
 
 class _Left:
-    """What is left to do, and for how long calls have let it be done."""
+    """Holds what is left to do, and how long calls allow it."""
 
     spared: int = _SPARED
     """Calls that still prepare nothing."""

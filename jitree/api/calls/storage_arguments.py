@@ -66,7 +66,7 @@ def _in_place(name: str, value: Any, device: Device) -> Array:
 
 
 def _obstacle(array: npt.NDArray[Any] | None) -> str:
-    """Why an array of the host cannot be written in place, as far as it is the array's."""
+    """Says why a host array cannot be written in place."""
     if array is None:
         return ""
     beyond = array.__array_interface__["data"][0] % BINDING_ALIGNMENT
@@ -78,8 +78,8 @@ def _obstacle(array: npt.NDArray[Any] | None) -> str:
 
 
 def _over_memory(value: Any) -> npt.NDArray[Any] | None:
-    """A numpy array over the memory of an array of the host, None for anything else. Of a subclass, which may
-    say anything of itself, it is one of numpy's own class."""
+    """Makes a numpy array over a host array's memory, else None. Of a subclass, which may say anything of
+    itself, it is one of numpy's own class."""
     if isinstance(value, np.ndarray):
         return None if is_masked(value) else np.asarray(value)
     if not has_attribute(value, "__dlpack__"):
@@ -109,8 +109,8 @@ def rewritten(view_of: ViewOf, array: Array) -> BufferView:
 
 
 def own_view(view_of: ViewOf, device: Device, array: Array) -> BufferView:
-    """The view of an array that the program may write to, for all that is known: one over read-only memory
-    has a copy from then on."""
+    """Views an array that the program may write to, as is known: one over read-only memory has a copy from
+    then on."""
     view = view_of(array)
     buffer = view.buffer
     if buffer.host_address is None:

@@ -76,8 +76,8 @@ def ready_view(array: Array) -> BufferView:
 
 
 def ordered_view(device: Device, array: Array) -> BufferView:
-    """The view of an array whose elements are there when ``device`` does what it is given next. Programs may
-    look at memory that the host sees without waiting for anything."""
+    """Views an array whose elements ``device`` will find. Programs may look at memory that the host sees
+    without waiting for anything."""
     fence = array.fence
     if fence is not None and (array.view.buffer.host_address is not None or not device.follows(fence)):
         array.wait()
@@ -157,7 +157,7 @@ class TensorPacker:
         return view
 
     def _fitting(self, array: Array, view: BufferView) -> BufferView:
-        """Gives the view of a device array, or of its elements as ones of the declared type.
+        """Views a device array, or its copy as the declared type.
 
         INVALID_ARGUMENT if neither can be passed."""
         row, code = self._row, view.element_type
@@ -209,13 +209,12 @@ class TensorPacker:
         raise refused(self._name, str(self._tensor), value)
 
     def is_importable(self, value: object) -> bool:
-        """Whether a value is an array of another library in memory of the device's kind."""
+        """Whether a value is another library's array in the device's memory."""
         exchange = self.device.array_exchange
         return exchange is not None and exchange.is_importable(value)
 
     def host_array(self, value: Any) -> npt.NDArray[Any] | None:
-        """What a value is on the host before it is copied to the device, of any type and shape; None for what
-        does not go that way."""
+        """Returns a value on the host before it is copied; None for what does not go that way."""
         if value is None or isinstance(value, (Array, Donation)) or is_object(value) or is_masked(value):
             return None
         array = as_array(value)
@@ -318,12 +317,12 @@ class TensorPacker:
 
 
 def is_object(value: object) -> bool:
-    """Whether it is an object of the HAL or the VM that programs take as it is."""
+    """Whether it is an object of HAL or VM, taken as it is."""
     return stated_type(value) in _OBJECTS
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
-    """A numpy array in the machine's byte order over a value that is an array of some kind, else None."""
+    """Makes a native numpy array of any array, else None."""
     if isinstance(value, _NO_ARRAYS):
         return None
     array = np.asarray(value) if isinstance(value, np.ndarray) else _foreign_array(value)

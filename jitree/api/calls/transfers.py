@@ -388,7 +388,7 @@ def empty(shape: tuple[int, ...], row: types.ElementType, device: Device) -> Buf
 
 
 def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> npt.NDArray[Any]:
-    """The elements, over the buffer's own memory where the host can see it (packed elements are copied).
+    """Returns the elements, over the buffer's memory where possible. Packed elements are copied.
 
     Waits for the fence and raises what it failed with. INTERNAL when the buffer is shorter than shape and
     element type need, and for shapes and element types that no numpy array has.

@@ -1,4 +1,4 @@
-"""Waits for the work of a call, until it is cancelled or its time is over."""
+"""Waits for a call's work, until cancelled or late."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Begun:
 
 
 def give_up(error: BaseException, signal: Fence, after: Fence | None = None) -> None:
-    """Ends the work of a call whose caller gets an exception of a signal's handler, or of the end of its
-    task, in place of results; but not what it comes ``after``."""
+    """Ends the work of a call whose caller gets an exception instead. That is of a signal's handler, or of
+    the end of its task; but not what it comes ``after``."""
     if is_interruption(error):
         signal.interrupt(CancelledError("the call was interrupted"), after)
 

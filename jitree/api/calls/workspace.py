@@ -56,8 +56,7 @@ def workspace_size(function: CalledFunction, shapes: tuple[Any, ...], named: dic
 
 
 def require_enough(function: CalledFunction, packed: list[object], sizes: KnownSizes) -> None:
-    """INVALID_ARGUMENT if the memory is too small for a call, or also that of another argument. ``sizes``:
-    those of earlier calls."""
+    """Raises INVALID_ARGUMENT for memory that is too small or shared. ``sizes``: those of earlier calls."""
     values = list(packed)
     arguments = function.signature.arguments
     position = [item.workspace is not None for item in arguments].index(True)
@@ -189,7 +188,7 @@ class KnownSizes:
                     self._show([*key, size])  # type: ignore[list-item]
 
     def _show(self, row: list[int]) -> None:
-        """Shows a key and its size to machine code, which may look whenever Python runs: so the count comes
+        """Shows a key and its size to machine code: it may look whenever Python runs; so the count comes
         last."""
         words, length = self._words, len(row)
         if not self._rows:

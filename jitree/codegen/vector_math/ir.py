@@ -406,7 +406,7 @@ def shared_texts() -> Iterator[str]:
 
 
 def calling_shared(texts: Iterable[str]) -> Iterator[str]:
-    """The texts of a function, with calls of what images share in place of definitions."""
+    """Gives a function's texts, with calls of what images share."""
     for text in texts:
         head = _HEAD.match(text)
         if head is None or head[2] not in (*_SCALARS, *_VECTORS):

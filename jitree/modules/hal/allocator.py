@@ -30,7 +30,7 @@ def import_(
     offset: int,
     length: int,
 ) -> Buffer | None:
-    """A buffer over the bytes of a constant or other host buffer, which lives as long as the buffer does.
+    """Makes a buffer over a host buffer's bytes, kept alive by it.
 
     Memory that the device cannot use in place gives null when ``try_import`` is set, else PERMISSION_DENIED.
     So do constants that the host has where the program may store to any: it makes a copy.

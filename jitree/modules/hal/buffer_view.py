@@ -65,7 +65,7 @@ def assert_(
 def check_view(
     view: BufferView, subject: str, element_type: int, encoding: int, shape: Sequence[int | None]
 ) -> None:
-    """INVALID_ARGUMENT unless the view can be used as a tensor of that type and shape.
+    """Raises INVALID_ARGUMENT unless a view has that type and shape.
 
     Opaque encodings pass, and integers and opaque elements of equal width. None is a dimension of any size.
     """

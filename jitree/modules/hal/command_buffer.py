@@ -37,7 +37,7 @@ def collective(
     receive: Reference,
     element_count: int,
 ) -> None:
-    """INVALID_ARGUMENT for a reduction or a buffer that the kind of operation does not have."""
+    """Raises INVALID_ARGUMENT for reductions and buffers that do not fit. The kind of operation decides."""
     kind, reduction = operation & 0xFF, operation >> 8 & 0xFF
     if kind > _LAST_KIND or (reduction != 0) != (kind in _REDUCING_KINDS):
         raise InvalidArgumentError(f"collective of kind {kind} with reduction {reduction}")
@@ -93,7 +93,8 @@ def dispatch_indirect(
 
 
 def indirect_flags(flags: int) -> int:
-    """The counts are read when the command executes unless the program says that they are there before."""
+    """Says when counts are read: on execution unless told otherwise. The program may say that they are there
+    before."""
     return flags if flags & _STATIC_PARAMETERS else flags | _DYNAMIC_PARAMETERS
 
 

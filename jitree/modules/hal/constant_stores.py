@@ -48,7 +48,7 @@ _known: Final = weakref.WeakKeyDictionary[BytecodeModule, bool]()
 
 
 def may_store_to_constants(modules: Iterable[object], loaders: Sequence[ExecutableLoader]) -> bool:
-    """Whether one of the modules may, that have kernels of which a loader says what they store to."""
+    """Whether a module with kernels may store to constants. A loader says what they store to."""
     return any(_may_store(module, loaders) for module in modules if isinstance(module, BytecodeModule))
 
 
@@ -183,7 +183,7 @@ class _BoundConstants:
     def _steps(
         self, ordinal: int, blocks: Mapping[int, ReadBlock], states: Mapping[int, _State]
     ) -> Iterator[tuple[ReadInstruction, _State, dict[int, str | int]]]:
-        """Calls of imports, what registers hold there, and which numbers and names of kernels they have."""
+        """Lists calls of imports with registers, numbers and kernel names."""
         for pc, start in states.items():
             state, numbers, texts = dict(start), dict[int, str | int](), dict[int, str]()
             for instruction in blocks[pc].instructions:
@@ -256,7 +256,7 @@ class _BoundConstants:
         return self._module.imports[self._module.program.site_import(instruction.literals[0])[0]].cconv or ""
 
     def _arguments(self, instruction: ReadInstruction) -> tuple[list[int], list[tuple[int, ...]]]:
-        """The registers of the arguments before and after spans, and of the last span's rows."""
+        """Lists argument registers around spans, and the last span's rows."""
         _, segments = self._module.program.site_import(instruction.literals[0])
         registers = iter([variable.slot for variable in instruction.inputs])
         fixed: list[int] = []

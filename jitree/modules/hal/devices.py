@@ -60,8 +60,8 @@ def queue_execute(
     signal: Fence | None,
     command_buffers: Sequence[CommandBuffer],
 ) -> None:
-    """Runs the command buffers of a list, as ABI 0.2 to 0.5 have it, in order; none is a barrier. Errors in
-    any of them are raised before the first is submitted."""
+    """Runs a list's command buffers in order (ABI 0.2 to 0.5); none is a barrier. Errors in any of them are
+    raised before the first is submitted."""
     if not command_buffers:
         device.queue_barrier(queue_affinity, wait, signal)
         return

@@ -53,7 +53,7 @@ def await_(timeout_millis: int, fences: Sequence[Fence | None]) -> int | Pending
 
 
 class FenceWait:
-    """Waits for fences with a deadline of the program's own, in whatever slices the host waits."""
+    """Waits for fences in the host's slices, until the program's deadline."""
 
     def __init__(self, fences: Sequence[Fence | None], timeout_millis: int) -> None:
         self._fences = [fence for fence in fences if fence is not None]
@@ -62,7 +62,7 @@ class FenceWait:
         self._failure: errors.StatusError | None = None
 
     def wait(self, timeout: float | None) -> bool:
-        """True when the fences are reached, one has failed, or the program's deadline has passed."""
+        """Whether the fences are reached, failed, or the deadline passed."""
         remaining = self._remaining()
         if remaining is not None and (timeout is None or remaining <= timeout):
             self._wait(remaining)

@@ -105,7 +105,7 @@ def view_text(view: BufferView) -> str:
 
 
 class RowModule(HostModule):
-    """A host module whose functions are rows of ``imports.tsv``, which are read when they are asked for."""
+    """Makes a host module of rows of ``imports.tsv``, read when needed."""
 
     def exports(self) -> Iterable[HostExport]:
         return [_export(row) for row in rows(self.name)]
@@ -152,7 +152,7 @@ class HalModule(RowModule):
         state.supplier.close()
 
     def notify(self, state: object, signal: Signal) -> None:
-        """Gives back memory that machine code and devices keep for reuse when it is needed elsewhere."""
+        """Gives back kept memory that is needed elsewhere. Machine code and devices keep it for reuse."""
         assert isinstance(state, HalState)
         if signal in (Signal.SUSPEND, Signal.LOW_MEMORY):
             state.supplier.trim()
@@ -161,8 +161,8 @@ class HalModule(RowModule):
 
 
 class CheckedExport(HostExport):
-    """The function of a row after the tests of its arguments, made when it is first asked for: programs use a
-    dozen of the hundred. Some have a fast path in machine code as well."""
+    """Checks arguments before a row's function is called. The tests are generated when it is first called
+    for: programs use a dozen of the hundred. Some have a fast path in machine code as well."""
 
     __slots__ = ("_checked", "_row")
     _checked: Callable[..., Any] | None

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 
 def submit(operation: Callable[[], object], device: Device, wait: Fence) -> object:
-    """What the function of an import gives that submits an operation, which waits for a fence. A call that is
-    far ahead of what it has submitted gets it when the fence is reached. Memory that there is not may be
-    there then."""
+    """Submits an operation that waits for a fence, for an import. A call that is far ahead of what it has
+    submitted gets it when the fence is reached. Memory that there is not may be there then."""
     try:
         result = operation()
     except ResourceExhaustedError as error:
@@ -36,13 +35,14 @@ def _given(result: object) -> object:
 
 
 def _after(wait: Fence, resume: Callable[[], object], device: Device) -> Pending:
-    """What happens when a fence is reached or has failed, which is a matter of what waits for it."""
+    """Goes on when a fence is reached or has failed. Failure is a matter of what waits for it."""
     end = OrderingFence(wait.timepoints)
     return Pending(partial(_is_there, end, device), resume, partial(_await, end))
 
 
 def _is_there(end: OrderingFence, device: Device, timeout: float | None) -> bool:
-    """A call inside an awaited one keeps the thread from what the host has still to do, and goes on."""
+    """Whether a fence is there, without holding up the host. A call inside an awaited one keeps the thread
+    from what the host has still to do, and goes on."""
     if COMES_AFTER.get() is not None and not device.can_be_awaited(end):
         return True
     return end.wait(timeout) == StatusCode.OK

@@ -1,4 +1,4 @@
-"""Calls of functions in machine code, from the caller's arguments to the arrays that he gets; its image."""
+"""Calls functions by machine code, from arguments to arrays; its image."""
 
 from __future__ import annotations
 

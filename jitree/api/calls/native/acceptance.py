@@ -74,8 +74,8 @@ _KNOWN: Final = (np.ndarray, np.generic, Array)
 
 
 def view_at_once(array: Array, keeper: Keeper, device: Device) -> BufferView | None:
-    """The view of an array with the lock of ``keeper`` held, None where that takes waiting. Making that of
-    another session's array takes its lock, which a thread may have that waits for this one."""
+    """Views an array under ``keeper``'s lock; None if that takes waiting. Making that of another session's
+    array takes its lock, which a thread may have that waits for this one."""
     fence, other = array.fence, array._keeper
     if fence is not None and not device.follows(fence) and not array._is_there():
         return None
@@ -110,7 +110,7 @@ class LearntArrays:
 
 
 class Acceptance:
-    """What machine code passes for one parameter, of what it does not look at by itself."""
+    """Says what machine code passes unseen for a parameter."""
 
     def __init__(
         self, function: Function, memory: LearntArrays, parameter: Parameter, tensor: DeclaredTensor
@@ -139,8 +139,8 @@ class Acceptance:
         return array._be_passed(keeper, self.marker if is_known else None) and is_declared
 
     def pack(self, value: Any) -> object:
-        """As the parameter's packer does, but a device array without a view of Python's stays one, and a
-        numpy array of the declared type: machine code passes the one by its owner, and copies the other."""
+        """Packs as the parameter's packer, but keeps fitting numpy arrays: machine code passes the one by its
+        owner, and copies the other."""
         if type(value) is Array and self._is_known(value):
             return value
         array = self._host_array(value)

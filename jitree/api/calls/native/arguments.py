@@ -51,7 +51,7 @@ _ARGUMENT_SIZE = size_of(Argument)
 
 
 def are_apart(record: CallRecord) -> bool:
-    """Whether no argument lies in the storage of a result, those aside that may be there."""
+    """Whether no argument lies in a result's storage, unless it may."""
     for index in range(record.argument_count):
         storage = Argument(record.arguments + index * _ARGUMENT_SIZE)
         if unlikely(storage.storage != 0) and not lies_apart(record, storage):
@@ -137,7 +137,7 @@ def donated(python: Python, argument: Argument, arguments: int) -> int:
 
 
 def may_be_given(python: Python, record: CallRecord, argument: Argument, array: int, arguments: int) -> bool:
-    """Whether an array still has the memory that is passed, is not passed a second time, and is alone."""
+    """Whether an array still has its memory, passed once, alone."""
     for index in range(record.argument_count):
         if load64(arguments + 8 * index) == array:
             return False
@@ -151,8 +151,7 @@ def may_be_given(python: Python, record: CallRecord, argument: Argument, array: 
 
 
 def is_alone(record: CallRecord, own: int) -> bool:
-    """Whether nothing else that is passed lies in the memory of what is in a register. False also where an
-    entry does not tell."""
+    """Whether no other argument lies in a register's memory. False also where an entry does not tell."""
     handle = Entry(load64(own))
     handle_pool = record.state.handle_pool
     if not handle_pool or handle.address == 0:

@@ -159,8 +159,8 @@ def elements_of(python: Python, array: int) -> int:
 
 
 def visible(python: Python, array: int) -> Entry:
-    """The handle of an Array whose elements are there, in memory that the host sees and may write to. 0 where
-    more than a look at the handle is needed to tell."""
+    """Returns the handle of an Array that the host may write. Its elements are there. 0 where more than a
+    look at the handle is needed to tell."""
     handle = readable(python, array)
     is_seen = bool(handle) and handle.access >> PLACE_SHIFT == 0
     return handle if is_seen else Entry(0)
@@ -187,13 +187,14 @@ def readable(python: Python, array: int) -> Entry:
 
 
 def dtype_of(python: Python, code: int) -> int:
-    """The numpy dtype of an element type, 0 for those whose elements are no array as they lie there."""
+    """Returns the numpy dtype of an element type, 0 without one. Elements of less than a byte are no array as
+    they lie there."""
     row = dtype_row(python, BY_CODE, code)
     return row.dtype if row else 0
 
 
 def dtype_row(python: Python, field: int, value: int) -> Dtype:
-    """What is known of the first element type that has a value in a field (``BY_…``), 0 if there is none."""
+    """Finds the first element type with a value in a field. The field is ``BY_…``; 0 if there is none."""
     place = python.dtypes
     for _ in range(python.dtype_count):
         if load64(place + field) == value:
@@ -205,8 +206,8 @@ def dtype_row(python: Python, field: int, value: int) -> Dtype:
 def over_memory(
     python: Python, dtype: int, rank: int, dimensions: int, strides: int, address: int, base: int
 ) -> int:
-    """A new numpy array over memory that ``base`` keeps, contiguous where ``strides``, in bytes, is 0; 0
-    without an exception if it fails."""
+    """Makes a numpy array over memory that ``base`` keeps. It is contiguous where ``strides``, in bytes, is
+    0; 0 without an exception if it fails."""
     made = call(
         python.new_array,
         python.ndarray_type,

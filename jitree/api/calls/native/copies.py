@@ -134,8 +134,8 @@ def moved(record: CallRecord, argument: Argument, source: Entry, dimensions: int
 def new_copy(
     python: Python, record: CallRecord, argument: Argument, rank: int, dimensions: int, address: int
 ) -> Entry:
-    """A view of new memory for elements, which lie at an address, or are ``SCATTERED``. 0 if they are not for
-    machine code to copy; an exception may be set."""
+    """Views new memory for elements at an address or ``SCATTERED``. 0 if they are not for machine code to
+    copy; an exception may be set."""
     state = record.state
     handle_pool = state.handle_pool
     if not handle_pool or not handle_pool.queue or not fits(argument, rank, dimensions):
@@ -192,16 +192,14 @@ def pass_foreign(
 
 
 def is_described(python: Python, argument: Argument, exchange: Exchange, value: int, tensor: Tensor) -> bool:
-    """Whether the library's function in C tells all that is to know of an array. An exception may be set if
-    not."""
+    """Whether the library's C function tells all of an array. An exception may be set if not."""
     if not has_elements(python, argument, exchange, value):
         return False
     return call_int(exchange.describe, value, place_of(tensor)) == 0 and call(python.error_occurred) == 0
 
 
 def has_elements(python: Python, argument: Argument, exchange: Exchange, value: int) -> bool:
-    """Whether the array's memory holds its elements, and nothing else is to know of them. The functions in C
-    do not look at that."""
+    """Whether an array's memory holds its elements and all else. The functions in C do not look at that."""
     name = exchange.lazy_attribute
     if name != 0 and not is_false(python, call(python.get_attribute, value, name)):
         return False
@@ -327,8 +325,8 @@ def copied(python: Python, argument: Argument, tensor: Tensor, view: Entry, is_d
 
 
 def elements_of_tensor(python: Python, argument: Argument, tensor: Tensor) -> int:
-    """A numpy array over the elements of a tensor in host memory, of any strides; its rank is that of the
-    argument. 0 without an exception if it fails."""
+    """Makes a numpy array over a host tensor of any strides; its rank is that of the argument. 0 without an
+    exception if it fails."""
     strides = stack(8 * MAXIMUM_RANK)
     for index in range(argument.rank):
         store64(strides + 8 * index, load64(tensor.strides + 8 * index) * argument.item_size)

@@ -135,7 +135,8 @@ def slot_offsets(cls: type[object], names: Iterable[str]) -> dict[str, int]:
 
 
 def method_code(method: object, convention: int) -> int:
-    """The address of the C function of a method that is written in C, 0 if it is called in another way."""
+    """Returns the C function's address of a method, else 0. 0 stands for methods that are called in another
+    way."""
     if not isinstance(method, BuiltinMethodType):
         return 0
     if c_function("PyCFunction_GetFlags", ctypes.c_int, ctypes.py_object)(method) != convention:
@@ -191,7 +192,7 @@ class _Definition(ctypes.Structure):
 
 
 class Interface:
-    """The Python record of this process, and the image of the code that uses it."""
+    """Holds this process's Python record and the image that uses it."""
 
     def __init__(self, code: image.Image, direct_class: type) -> None:
         self.code: Final = code
@@ -232,7 +233,7 @@ class Interface:
         self._kept.append(made)
 
     def converter(self, kind: type, take: Callable[[Array], Any]) -> Callable[[Array], Any]:
-        """What makes an array one of another library's type, and gives None where that takes ``take``."""
+        """Makes what converts an array to another library's type. It gives None where that takes ``take``."""
         from jitree.base.dlpack import exchange_capsule, exchange_interface
 
         interface = exchange_interface(exchange_capsule(kind))
@@ -255,7 +256,7 @@ class Interface:
         return ctypes.PYFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self.code.addresses[symbol])
 
     def learn(self, row: ElementType) -> None:
-        """From now on machine code makes numpy arrays of an element type whose elements are whole bytes."""
+        """Lets machine code make numpy arrays of a type of whole bytes."""
         count, width = self._words[_PYTHON.dtype_count], size_of(Dtype) // 8
         if row.bits % 8 or count == MAXIMUM_DTYPES or row.code in self._dtypes[: count * width : width]:
             return
@@ -294,8 +295,8 @@ class Interface:
         return new(cls, ctypes.addressof(definition))
 
     def submit(self, cls: type[AsynchronousFunction]) -> None:
-        """From now on machine code submits the calls of asynchronous functions, of which few programs have
-        any: their class is imported with the first one."""
+        """Lets machine code submit calls of asynchronous functions. Few programs have any: their class is
+        imported with the first one."""
         with _Loaded.lock:
             if type(cls.submit) is FunctionType:
                 slowly = cls.submit_slowly

@@ -74,7 +74,7 @@ def pass_unaccepted(python: Python, record: CallRecord, argument: Argument, arra
 
 
 def is_accepted(python: Python, argument: Argument, array: int) -> bool:
-    """Whether a device array is known to fit, and its elements are there for what the call submits."""
+    """Whether a device array fits and its elements are there in time."""
     return load64(array + python.array_passed_as) == argument.marker
 
 
@@ -85,7 +85,7 @@ def pass_owner(python: Python, argument: Argument, array: int) -> bool:
 
 
 def pass_kept(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """A device array for a program that may overwrite it, and whose caller keeps it."""
+    """Passes an array that the program may overwrite and the caller keeps."""
     return pass_copied(python, record, argument, array) or (
         is_true(python, invoke_with(python, argument.accept, array))
         and pass_copied(python, record, argument, array)
@@ -127,8 +127,7 @@ def is_far(python: Python, record: CallRecord, array: int) -> bool:
 
 
 def is_present(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """Whether a device array has a handle in the context, of the declared type or one like it, and its
-    elements. Of others Python has to tell."""
+    """Whether a device array has handle, elements and a fitting type. Of others Python has to tell."""
     none = python.none
     owner = load64(array + python.array_owner)
     owners = record.owners
@@ -157,8 +156,8 @@ def is_of_type(python: Python, argument: Argument, array: int) -> bool:
 
 
 def pass_as_declared(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """The elements of an array that is present as ones of the declared type, whatever their sign: what the
-    program gives back of its arguments has the type of the declaration."""
+    """Passes present elements as the declared type, whatever their sign: what the program gives back of its
+    arguments has the type of the declaration."""
     source = Entry(handle_of(load64(array + python.array_owner)))
     if not record.state.handle_pool or source.address == 0:
         return False
@@ -174,7 +173,7 @@ def pass_as_declared(python: Python, record: CallRecord, argument: Argument, arr
 
 
 def pass_handle(python: Python, argument: Argument, number: int) -> bool:
-    """A number that Python has made of a handle, a reference to which is taken over."""
+    """Passes a handle that Python made, and takes over its reference."""
     store64(argument.place, call(python.long_value, number, stack(4)))
     drop(python, number)
     return True
@@ -203,8 +202,7 @@ def pass_undeclared(python: Python, record: CallRecord, argument: Argument, valu
 
 
 def declare(argument: Argument, row: Dtype, rank: int) -> bool:
-    """Declares the argument, for this call, as an array of a type and a rank. False if machine code does not
-    copy such arrays."""
+    """Declares an argument's type and rank for this call. False if machine code does not copy such arrays."""
     if not row or rank > MAXIMUM_RANK:
         return False
     argument.dtype = row.dtype
@@ -231,8 +229,8 @@ def pass_workspace(python: Python, record: CallRecord, argument: Argument, array
 
 
 def present(python: Python, record: CallRecord, array: int) -> Entry:
-    """The handle of a device array of the session's memory whose elements are there, or are before what the
-    call submits, and to which the program may write; 0 of others."""
+    """Returns the handle of a device array that the program may write, else 0. Its elements are there, or are
+    before what the call submits."""
     handle_pool = record.state.handle_pool
     if not handle_pool or not handle_pool.queue:
         return Entry(0)

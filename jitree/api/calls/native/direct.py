@@ -262,15 +262,15 @@ class _Rows:
         return records(Result, [self._result(*row) for row in rows])
 
     def signal(self) -> int:
-        """The address of the register of the fence that the function reaches at its end. Unsuitable for
-        devices whose fences machine code does not make."""
+        """Locates the register of the function's last fence. Unsuitable for devices whose fences machine code
+        does not make."""
         if not self._copies:
             raise Unsuitable
         return self._refs + 8 * self._slots[-1][1]
 
     def last_wait(self, vm_function: BytecodeFunction) -> int:
-        """The address of the operands of a wait that the host makes at the end of the call instead; 0 = none.
-        Only one device that works by itself lets it wait."""
+        """Locates the operands of the last wait, which the host makes; 0 = none. Only one device that works
+        by itself lets it wait."""
         if not self._reads_ahead or self._function.signature.fences:
             return 0
         from jitree.api.calls.last_wait import last_wait  # of programs for a device that works by itself
@@ -278,8 +278,7 @@ class _Rows:
         return last_wait(vm_function)
 
     def staging(self, arguments: array[int]) -> int:
-        """The address of memory where the elements of small arrays of one call are put together, 0 where that
-        gains nothing."""
+        """Locates memory that joins small arrays of a call, else 0. 0 is where that gains nothing."""
         first, width = _ARGUMENT.dtype, size_of(Argument) // 8
         count = sum(map(bool, arguments[first::width]))
         if self._is_local or count < _FEWEST_SHARING:

@@ -102,8 +102,8 @@ def export_array(value: Any) -> object:
 
 
 def import_tensor(address: int) -> Array:
-    """An array over the memory of a DLManagedTensorVersioned, which is taken over in any case; a copy where
-    programs cannot use the memory as it lies."""
+    """Takes over a DLManagedTensorVersioned and views its memory. a copy where programs cannot use the memory
+    as it lies."""
     capsule = new_capsule(address, name=_MANAGED_NAME)
     managed = dlpack.Versioned.from_address(address)
     try:
@@ -128,7 +128,8 @@ def _array_over(capsule: object, place: tuple[int, int]) -> Array:
 
 
 def allocate_tensor(prototype: int, context: int, set_error: int) -> object:
-    """A capsule of new host memory for a DLTensor, None when ``set_error`` was told why there is none."""
+    """Makes a capsule of host memory for a DLTensor, else None. ``set_error`` was told then why there is
+    none."""
     tensor = dlpack.DLTensor.from_address(prototype)
     try:
         if (tensor.device_kind, tensor.device_number) != dlpack.CPU_DEVICE:

@@ -129,8 +129,8 @@ def destroy_managed(managed: int) -> None:
 
 
 def convert_array(self: int, array: int) -> int:
-    """A builtin of one argument, an Array, whose capsule has a Conversion record as its context: the other
-    library's array over the memory, None where that takes Python."""
+    """Converts an Array, as a builtin with a Conversion record: the other library's array over the memory,
+    None where that takes Python."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
     conversion = Conversion(load64(self + CAPSULE_CONTEXT_AT))
     tensor = Tensor(stack(_TENSOR_SIZE))
@@ -168,8 +168,8 @@ def timeline_of(python: Python, array: int) -> Timeline:
 
 
 def works_in_default_order(python: Python, conversion: Conversion, array: int) -> bool:
-    """Whether the other library submits to the default order of an Array's device, which is always there:
-    another one may be gone when the memory comes back."""
+    """Whether the other library submits to the device's default order. That is always there: another one may
+    be gone when the memory comes back."""
     timeline = timeline_of(python, array)
     if not timeline or conversion.find_order == 0:
         return False
@@ -241,7 +241,7 @@ def keeps_dimensions(python: Python, array: int, tensor: Tensor) -> bool:
 
 
 def write_dimensions(python: Python, tensor: Tensor, place: int) -> None:
-    """Dimensions, and the strides of elements that lie one after the other, as they do in any Array."""
+    """Writes an Array's dimensions and dense strides."""
     rank = tensor.rank
     call(python.copy_memory, place, tensor.shape, 8 * rank)
     stride = 1

@@ -94,7 +94,7 @@ def give_up_signal(python: Python, record: CallRecord, state: State, signal: Ent
 
 
 def give_up_work(python: Python, record: CallRecord, work: int) -> None:
-    """Tells the work of a call, by an object that says which, of the exception that is set, which stays. What
+    """Tells a call's work of the exception that is set. An object says which work; the exception stays. What
     a signal's handler raises meanwhile is another one for the same call: the work is told again."""
     error = stack(24)
     call(python.fetch_error, error, error + 8, error + 16)
@@ -115,8 +115,8 @@ def give_up_work(python: Python, record: CallRecord, work: int) -> None:
 def take_signalled(
     python: Python, record: CallRecord, state: State, signal: Entry, prompt: int, awaited: AwaitedRecord
 ) -> int:
-    """The results of a function whose fence, a reference to which is taken over, may not be reached yet: then
-    arrays wait for it, or the caller, as ``awaited`` says. 0 with an exception set."""
+    """Takes results whose fence may not be reached yet. A reference to the fence is taken over: then arrays
+    wait for it, or the caller, as ``awaited`` says. 0 with an exception set."""
     tick = tick_of(state.handle_pool, signal)
     if tick > 0 and prompt != PATIENT and prompt != PROMPT:
         thread = call(python.save_thread)
@@ -147,8 +147,8 @@ def take_signalled(
 
 
 def take_owed(python: Python, record: CallRecord, state: State, tick: int, awaited: AwaitedRecord) -> int:
-    """The results of a function that are there when submission ``tick`` is done, for which the caller waits,
-    as ``awaited`` says; 0 = they are there. 0 with an exception set."""
+    """Takes results that are there after submission ``tick``. The caller waits for it, as ``awaited`` says; 0
+    = they are there. 0 with an exception set."""
     if tick == 0:
         return take_results(python, record)
     timeline = state.handle_pool.queue.timeline
@@ -164,8 +164,8 @@ def take_owed(python: Python, record: CallRecord, state: State, tick: int, await
 def when_submitted(
     python: Python, record: CallRecord, awaited: AwaitedRecord, results: int, prompt: int
 ) -> int:
-    """Results, as the caller waits for them, of a call whose fence, a reference to which is taken over, was
-    not reached. 0 with an exception set: then the work is told of it."""
+    """Gives results of a call whose fence was not reached. The caller waits; a reference to the fence is
+    taken over. 0 with an exception set: then the work is told of it."""
     fence = awaited.what
     if results != 0 and prompt == PATIENT:
         results = when_reached(python, record, awaited, results)
@@ -199,8 +199,8 @@ def when_done(python: Python, record: CallRecord, awaited: AwaitedRecord, result
 
 
 def wait_for_device(python: Python, timeline: Timeline, tick: int) -> bool:
-    """Waits a moment until the device has done all that it was given, up to submission ``tick`` and further.
-    False if that takes longer or fails: Python waits on, and knows why."""
+    """Waits a moment for submissions up to ``tick`` and further. False if that takes longer or fails: Python
+    waits on, and knows why."""
     if tick <= timeline.completed:
         return True
     thread = call(python.save_thread)

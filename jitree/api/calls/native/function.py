@@ -232,8 +232,8 @@ def call_directly(
 
 
 def ended(python: Python, record: CallRecord, gate: GateRecord, signal: Entry) -> int:
-    """The end of a call that failed in Python, which has settled everything unless Ctrl-C came first, or
-    there was no more room on Python's stack. A reference to its fence is taken over."""
+    """Ends a call that failed in Python. That has settled everything unless Ctrl-C came first, or there was
+    no more room on Python's stack. A reference to its fence is taken over."""
     give_up_signal(python, record, record.state, signal)
     gate.failures += 1
     error = stack(24)
@@ -254,7 +254,7 @@ def ended(python: Python, record: CallRecord, gate: GateRecord, signal: Entry) -
 
 
 def note_writes(python: Python, record: CallRecord) -> None:
-    """What the host has read of a device's arrays is old where the program writes to them."""
+    """Notes that the host's copies are old where programs write."""
     if record.rewrites:
         store64(python.writes, load64(python.writes) + 1)
 
@@ -333,7 +333,7 @@ def drop_registers(record: CallRecord, state: State) -> None:
 
 
 def settle(python: Python, record: CallRecord, result: int) -> int:
-    """Ends a call that has left no frames but the host's, and returns its result; 0 with an exception set."""
+    """Ends a call without frames of its own, and returns its result; 0 with an exception set."""
     gate = record.gate
     state = record.state
     error = stack(24)

@@ -106,8 +106,7 @@ class Keeper:
         return self._markers.setdefault((tensor, is_written), object())
 
     def collect(self) -> None:
-        """Drops what was given back and the copies that the host has not read, if nothing of the context runs
-        right now."""
+        """Drops what was given back and unread copies, if nothing runs."""
         with_lock(self.lock, self._drop_copies)
         self._attend(0)
 
@@ -134,7 +133,7 @@ def _attend(
     record: int,
     handle: int,
 ) -> None:
-    """Called when a large array was given back, or, with a ``handle``, when there is no more room to note
+    """Notes a large array that was given back, or makes room. With a ``handle`` there is no more room to note
     those that are. It refers to the GATE record and not to the context: owners keep what they lead to, which
     the garbage collector does not see."""
     if handle:

@@ -1,4 +1,4 @@
-"""Memory that machine code of calls shares with Python, and where CPython and numpy keep what it reads.
+"""Lays out memory that calls share with Python, CPython and numpy.
 
 Fields that name functions, types and objects hold their addresses.
 """
@@ -129,7 +129,7 @@ MAXIMUM_DTYPES: Final = 64
 
 
 class Exchange(MemoryRecord):
-    """Says how to find out where an array of a type of another library lies."""
+    """Locates arrays of another library's type."""
 
     type: i64  # 0: the record is free
     describe: i64  # dltensor_from_py_object_no_sync; 0: only by `__dlpack__`

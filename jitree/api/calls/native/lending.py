@@ -113,7 +113,7 @@ def part_of(state: State, parent: Entry, kind: int, address: int, size: int) -> 
 
 
 def end_lending(python: Python, record: CallRecord) -> None:
-    """What was lent for the call goes back to its owners, unless it is still used. No exception is set."""
+    """Gives back what was lent for the call, unless it is used. No exception is set."""
     handle_pool = record.state.handle_pool
     memory = record.lent
     record.lent = Entry(0)

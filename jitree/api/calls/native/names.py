@@ -90,8 +90,8 @@ def view_in_place(record: CallRecord, argument: Argument, memory: Entry, dimensi
 def put_in_order(
     python: Python, record: CallRecord, arguments: int, count: int, names: int, values: int
 ) -> bool:
-    """Writes to ``values``, as many words as there are parameters, from ``count`` arguments and those that
-    ``names`` belong to. Whether that could be done."""
+    """Writes arguments to ``values`` in the order of parameters. These are as many words; ``count`` arguments
+    come first, then those that ``names`` belong to. Whether that could be done."""
     for index in range(record.argument_count):
         store64(values + 8 * index, 0)
     named = arguments + 8 * count
@@ -118,7 +118,7 @@ def put_in_order(
 
 
 def put_all_storage(python: Python, record: CallRecord, named: int, names: int, values: int) -> int:
-    """The number of arguments that ``out=`` stands for, -1 if that is not as usual."""
+    """Counts arguments that ``out=`` stands for, -1 if unusual."""
     if argument_named(record, python.out_name):
         return 0
     for index in range(call(python.length, names)):
@@ -139,7 +139,8 @@ def put_storage(python: Python, record: CallRecord, out: int, values: int) -> in
 
 
 def put_stored(python: Python, record: CallRecord, array: int, number: int, values: int) -> bool:
-    """A device array, or a numpy array that is written in place, for one of those results."""
+    """Puts an array that one of those results is written to. It is a device array, or a numpy array that is
+    written in place."""
     argument = argument_storing(record, number)
     if not argument:
         return False

@@ -132,7 +132,7 @@ def float_of(number: int) -> int:
 
 
 def half_of(bits: int) -> int:
-    """The bits of an f64 as those of an f16, rounded to the nearest, even of two; -1 if that is infinite."""
+    """Rounds an f64's bits to an f16's, to nearest even; -1 if that is infinite."""
     magnitude = bits & _MAGNITUDE
     exponent = magnitude >> 52
     sign = bits >> 48 & 0x8000
@@ -156,7 +156,7 @@ def rounded_shift(value: int, count: int) -> int:
 
 
 def widened(kind: int, bits: int) -> int:
-    """The bits of an f64 with the value of an f32, an f16 or a bf16."""
+    """Widens bits of an f32, f16 or bf16 to an f64's."""
     if kind == PASS_BF16:
         return widen((bits & 0xFFFF) << 16)
     if kind != PASS_F16:
@@ -173,7 +173,7 @@ def widened(kind: int, bits: int) -> int:
 
 
 def pass_as_array(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
-    """Whether it was a number or a nested list of numbers that fit, of which numpy has made an array."""
+    """Whether numpy has made an array of fitting numbers."""
     if not 0 <= count_numbers(python, value, MAXIMUM_RANK) <= _MOST_NUMBERS:
         return False
     made = Ndarray(invoke_with(python, python.as_array, value))
@@ -185,8 +185,8 @@ def pass_as_array(python: Python, record: CallRecord, argument: Argument, value:
 
 
 def count_numbers(python: Python, value: int, depth: int) -> int:
-    """How many numbers there are in a list, or in lists in it up to a depth; -1 if there is anything else. No
-    code of others runs."""
+    """Counts numbers in nested lists down to a depth; -1 if there is anything else. No code of others
+    runs."""
     cls = type_of(value)
     is_list = cls == python.list_type
     if not is_list and cls != python.tuple_type:
@@ -208,8 +208,8 @@ def is_number(python: Python, cls: int) -> bool:
 
 
 def pass_numbers(python: Python, record: CallRecord, argument: Argument, value: Ndarray) -> bool:
-    """Whether the elements of an array that numpy has made of numbers have been copied as ones of the
-    declared type, without loss but for floats that are rounded. An exception may be set if not."""
+    """Whether an array's numbers have been copied as the declared type. Nothing is lost but that floats are
+    rounded. An exception may be set if not."""
     row = dtype_row(python, BY_DTYPE, value.dtype)
     if not row or row.numbers == NO_NUMBERS or argument.numbers == NO_NUMBERS:
         return False
@@ -243,7 +243,7 @@ def store_numbers(argument: Argument, row: Dtype, source: int, place: int, size:
 
 
 def store_number(argument: Argument, row: Dtype, source: int, place: int) -> bool:
-    """Whether a number of a type of numpy is one of the element type, or becomes such without loss."""
+    """Whether a numpy number fits the element type without loss."""
     bits = bits_at(source, row.item_size)
     if row.numbers != PASS_I64:
         return store_rounded(argument, bits if row.numbers == PASS_F64 else widened(row.numbers, bits), place)

@@ -16,7 +16,7 @@ def type_of(value: int) -> int:
 
 
 def is_instance(python: Python, value: int, cls: int) -> bool:
-    """Whether it is an object of a class or of one that is derived from it."""
+    """Whether it is an object of a class or a derived one."""
     return type_of(value) == cls or call(python.is_subtype, type_of(value), cls) & 1 != 0
 
 
@@ -105,9 +105,9 @@ def is_false(python: Python, result: int) -> bool:
 
 
 def comes_again(python: Python) -> bool:
-    """Whether the exception that is set would come again in another attempt, as far as its class says. What
-    ends more than a call (Ctrl-C, the end of the process) would not, nor would ``session.cancel()``, which
-    ends a call that has begun, and none that begins after it."""
+    """Whether the set exception would come again, by its class. What ends more than a call (Ctrl-C, the end
+    of the process) would not, nor would ``session.cancel()``, which ends a call that has begun, and none that
+    begins after it."""
     if call(python.error_matches, python.exception_type) & 1 == 0:
         return False
     return call(python.error_matches, python.cancelled_type) & 1 == 0

@@ -54,7 +54,7 @@ class PassedCall(ObservedEvent):
 
 
 class Rest:
-    """What Python does of direct calls of a function, with the lock held (but for :meth:`wait_for`)."""
+    """Does Python's part of direct calls with the lock held. :meth:`wait_for` is without it."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Rest:
         rewrites: bool,
         extents: array[int],
     ) -> None:
-        """``packers`` note what the call in progress may still write to when its caller goes on.
+        """Takes ``packers``, which note what the call may still write to. Its caller goes on meanwhile.
         ``rewrites``: it may write to arrays that the host has copies of. ``extents``: where machine code says
         where the arrays of the call lie, address and length of each argument."""
         self._invoker = function.invoker
@@ -158,7 +158,7 @@ class Rest:
             raise
 
     def when_reached(self, fence: Fence, results: Any, begun: int) -> Begun:
-        """What gives results, when a fence is reached, of a call that began with those cancellations."""
+        """Returns what gives results when a fence is reached. The call began with those cancellations."""
         return Begun(self._await(fence, results, begun))
 
     def _await(self, fence: Fence, results: Any, begun: int) -> Generator[Any, Any, Any]:
@@ -171,7 +171,7 @@ class Rest:
             raise
 
     def _fail(self, error: BaseException, fence: Fence | None) -> None:
-        """A call fails with an error, which the caller raises, in place of the results at a fence."""
+        """Fails a call with an error that its caller raises. It comes in place of the results at a fence."""
         if isinstance(error, StatusError):
             error.with_context(f"`{self._declaration}`")
         if fence is not None:
@@ -197,13 +197,13 @@ class Rest:
         self._invoker.abandon(KeyboardInterrupt(), self._machine, self._vm_function)
 
     def take_reference(self, fence: Fence | None, handle: int) -> Any:
-        """A result that is no buffer view, or may be of any of several devices. ``fence``: is reached when
-        the arrays in it are there."""
+        """Takes a result that is no buffer view of one device. ``fence``: is reached when the arrays in it
+        are there."""
         return unpack_reference(self._invoker.table.object(handle), self._devices, fence)
 
     def wait_for(self, fence: Fence, begun: int) -> None:
-        """Waits for a fence, without the lock, in a call that began with those cancellations: others may have
-        come since it was given up. Raises what the work that signals it failed with."""
+        """Waits for a fence without the lock. The call began with those cancellations: others may have come
+        since it was given up. Raises what the work that signals it failed with."""
         try:
             await_work(self._invoker, begun, fence)
         except StatusError as error:
@@ -216,7 +216,7 @@ class Rest:
             raise
 
     def wait_for_submission(self, tick: int, begun: int) -> None:
-        """As :meth:`wait_for`, for a submission of the device, in a call that began with those cancellations:
+        """Waits for a submission of the device, as :meth:`wait_for`. The call began with those cancellations:
         machine code has waited a moment already."""
         self.wait_for(self._promised(tick), begun)
 

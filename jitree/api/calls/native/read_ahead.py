@@ -37,8 +37,8 @@ _HOST_VISIBLE = int(MemoryType.HOST_VISIBLE)
 
 
 def read_ahead(python: Python, record: CallRecord, timeline: Timeline, tick: int) -> int:
-    """Has the results in the registers copied that the host will read, after submission ``tick``. Gives the
-    number of the submission that the call waits for."""
+    """Copies results that the host will read, after submission ``tick``. Gives the number of the submission
+    that the call waits for."""
     begun = timeline.tick
     copies = 0
     result = Result(record.results)
@@ -126,7 +126,7 @@ def note_read(owners: Owners, ahead: Ahead, worked: int, now: int) -> None:
 
 
 def may_copy(python: Python, handle_pool: HandlePoolRecord, view: Entry, most: int) -> bool:
-    """Whether a view has at most so many bytes, which may be read and which numpy shows as they lie there."""
+    """Whether numpy may show a view's bytes, at most so many."""
     dimensions = place_of(view) + handle_pool.extension
     if view.encoding != ENCODING_DENSE or view.rank > MAXIMUM_RANK or not 0 < view.length <= most:
         return False
@@ -134,8 +134,7 @@ def may_copy(python: Python, handle_pool: HandlePoolRecord, view: Entry, most: i
 
 
 def pinned_copy(state: State, view: Entry) -> Entry:
-    """A buffer of pinned memory that gets the bytes of a view, with its dimensions and element type. 0 if a
-    pool is empty."""
+    """Copies a view to pinned memory, with dimensions and element type. 0 if a pool is empty."""
     handle_pool = state.handle_pool
     queue = handle_pool.queue
     storage = take_storage(state, handle_pool, view.length, 1, POOL_COUNT)

@@ -21,8 +21,8 @@ _READ = int(MemoryAccess.READ)
 
 
 def fetch_method(self: int, arguments: int, count: int, names: int) -> int:
-    """A builtin of two arguments, any DirectCall of a session and an Array of its: a numpy array with a copy
-    of the elements, or None if that takes Python."""
+    """Fetches an Array's elements, as a builtin of two arguments: any DirectCall of a session and an Array of
+    its: a numpy array with a copy of the elements, or None if that takes Python."""
     python = Python(load64(self + CAPSULE_POINTER_AT))
     record = CallRecord(load64(load64(load64(arguments) + python.direct_record) + CAPSULE_POINTER_AT))
     array = load64(arguments + 8)
@@ -49,8 +49,8 @@ def fetch_method(self: int, arguments: int, count: int, names: int) -> int:
 
 
 def read_back(python: Python, record: CallRecord, array: int, submission: int) -> Entry:
-    """A buffer of pinned memory that has or gets the bytes of an array, with its dimensions and element type;
-    0 if that takes Python, with an exception set if a signal's handler has raised one.
+    """Copies an array to pinned memory, with dimensions and element type; 0 if that takes Python, with an
+    exception set if a signal's handler has raised one.
 
     At ``submission`` are the timeline and the number of the copy then."""
     state = record.state

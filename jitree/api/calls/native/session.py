@@ -49,7 +49,7 @@ _MAXIMUM_KINDS: Final = 256
 
 
 class DirectCalls:
-    """Those of one session, made when one of its functions is to be called by machine code."""
+    """Holds a session's direct calls, made when first needed."""
 
     def __init__(self, device: Device) -> None:
         self._keeper: Keeper | None = None
@@ -160,7 +160,7 @@ def interface() -> interfaces.Interface | None:
 
 
 def exchange_functions() -> object:
-    """The ``__dlpack_c_exchange_api__`` of arrays, None as long as there is no machine code of calls."""
+    """Returns arrays' ``__dlpack_c_exchange_api__``, None without machine code of calls."""
     loaded = interface()
     if loaded is None:
         return None

@@ -41,7 +41,7 @@ _ALIGNMENT = 64
 
 
 def has_timeline(record: CallRecord) -> bool:
-    """Whether the session's device works by itself, on memory that the host does not see."""
+    """Whether the device works by itself, on memory of its own."""
     handle_pool = record.state.handle_pool
     if not handle_pool or not handle_pool.queue:
         return False
@@ -59,8 +59,8 @@ def fits(argument: Argument, rank: int, dimensions: int) -> bool:
 
 
 def is_alike_type(given: int, declared: int) -> bool:
-    """Whether elements are of the declared type, or integers of its width of which only one of both has a
-    sign; no other integers are booleans."""
+    """Whether elements have the declared type or its integer width. Only one of both has a sign then; no
+    other integers are booleans."""
     if given == declared:
         return True
     if given & 0xFFFFFF != declared & 0xFFFFFF:
@@ -71,7 +71,7 @@ def is_alike_type(given: int, declared: int) -> bool:
 
 
 def view_size(argument: Argument, dimensions: int, most: int) -> int:
-    """Bytes of a view of the declared rank, -1 if they are more than ``most``."""
+    """Computes bytes of a view of the declared rank. -1 if they are more than ``most``."""
     size = argument.item_size
     for index in range(argument.rank):
         dimension = load64(dimensions + 8 * index)
@@ -163,7 +163,7 @@ def pass_gathered(
 
 
 def pass_uploaded(python: Python, record: CallRecord, argument: Argument, dimensions: int, data: int) -> bool:
-    """Elements at an address of the host, of dimensions that fit, for a device that works by itself."""
+    """Passes host elements to a device that works by itself. Their dimensions fit."""
     size = view_size(argument, dimensions, LARGEST_UPLOADED)
     if size < 0 or record.uploads == 0 or record.state.handle_pool.queue.open == 0:
         return False
@@ -184,7 +184,7 @@ def is_refilled(python: Python, record: CallRecord, size: int) -> bool:
 
 
 def uploaded(record: CallRecord, argument: Argument, dimensions: int, data: int, size: int) -> Entry:
-    """0 if a pool is empty, or the elements are not for machine code to copy."""
+    """Uploads elements; 0 without pool or for Python to copy."""
     state = record.state
     handle_pool = state.handle_pool
     view = new_view(state, handle_pool, argument, size)
@@ -201,7 +201,7 @@ def uploaded(record: CallRecord, argument: Argument, dimensions: int, data: int,
 
 
 def may_join(record: CallRecord, size: int) -> bool:
-    """Whether an array is one of the few small ones of a call that go to the device together."""
+    """Whether a small array goes to the device with others."""
     if record.staging == 0 or size > _LARGEST_SHARING:
         return False
     return not record.shared or record.shared_size + size <= MOST_SHARED

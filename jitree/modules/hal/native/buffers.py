@@ -125,7 +125,7 @@ def live_bytes(handle_pool: HandlePoolRecord) -> int:
 
 
 def rested(completed: int, holder: int) -> int:
-    """Where the address of the first pinned storage of a list stands that the host may have; 0 = of none."""
+    """Locates the pinned storage of a list that the host may have; 0 = of none."""
     for _ in range(_MOST_LOOKED_AT):
         storage = Entry(load64(holder))
         if not storage:
@@ -137,7 +137,7 @@ def rested(completed: int, holder: int) -> int:
 
 
 def is_pinned(queue: Queue, memory_type: int) -> bool:
-    """Whether a request for memory is one for what the host and a device that works by itself both see."""
+    """Whether a request is for memory that host and device see. The device works by itself."""
     return bool(queue.timeline) and memory_type & _HOST_VISIBLE != 0 and memory_type & _OPTIMAL == 0
 
 
@@ -238,7 +238,7 @@ def queue_dealloca(state: State, values: int, refs: int, words: int) -> int:
 
 
 def range_length(buffer: Entry, offset: int, length: int) -> int:
-    """The length of a range with -1 (the rest) resolved, -1 when it is not inside the buffer."""
+    """Resolves a range's length, -1 when outside the buffer. A length of -1 means the rest."""
     return length_inside(buffer.length, offset, length)
 
 
@@ -275,7 +275,7 @@ def has_address(handle_pool: HandlePoolRecord, buffer: Entry) -> bool:
 
 
 def is_reachable(handle_pool: HandlePoolRecord, place: int, buffer: Entry) -> bool:
-    """Whether it is a buffer at an address that commands on the memory of a place may use."""
+    """Whether a buffer's address suits commands on a place's memory."""
     return has_address(handle_pool, buffer) and buffer.access >> PLACE_SHIFT == place
 
 

@@ -174,7 +174,7 @@ def push_descriptor_set(state: State, values: int, refs: int, words: int) -> int
 
 
 def pushed_into(handle_pool: HandlePoolRecord, refs: int, words: int) -> Recording:
-    """The RECORDING of the command buffer, and 0 also where the second argument is no layout."""
+    """Returns the RECORDING of a command buffer, else 0. 0 also where the second argument is no layout."""
     if not is_kind(reference(refs, words, 1), handle_pool.pipeline_layout):
         return Recording(0)
     return recording_of(handle_pool, reference(refs, words, 0), 0)
@@ -190,7 +190,7 @@ def pipeline_of(handle_pool: HandlePoolRecord, executable: Entry, function: int)
 
 
 def kernel_of(handle_pool: HandlePoolRecord, executable: Entry, function: int) -> KernelEntry:
-    """A function of what must be an executable of which machine code knows, else 0."""
+    """Returns a function of a known executable, else 0."""
     if not is_kind(executable, handle_pool.executable) or executable.address == 0:
         return KernelEntry(0)
     if not below(function, executable.length):
@@ -199,7 +199,7 @@ def kernel_of(handle_pool: HandlePoolRecord, executable: Entry, function: int) -
 
 
 def can_append(recording: Recording, entry: KernelEntry, bindings: int, constants: int) -> bool:
-    """Whether a dispatch has room, and as many bindings and constants as its function states."""
+    """Whether a dispatch has room, and its function's bindings and constants."""
     if bindings > MAXIMUM_BINDINGS or not has_room(recording, 1, bindings, bindings + 1):
         return False
     if recording.constant_count + constants > CONSTANTS * recording.scale:

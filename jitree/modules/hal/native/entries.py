@@ -83,8 +83,8 @@ def release(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
 
 
 def dropped(entry: Entry, dead: Entry, released: int) -> Entry:
-    """As :func:`release`, but an object of OWNER_CODE goes in front of a list of ``dead`` ones, which is the
-    result. Loops that call nothing save no registers."""
+    """Releases a reference; objects of OWNER_CODE join the ``dead`` list. That list is the result; see
+    :func:`release`. Loops that call nothing save no registers."""
     if lost(entry):
         if entry.owner == OWNER_CODE:
             entry.link = dead
@@ -94,7 +94,7 @@ def dropped(entry: Entry, dead: Entry, released: int) -> Entry:
 
 
 def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
-    """Gives an object of OWNER_CODE without references back to its pool, and what it kept alive with it."""
+    """Returns an unreferenced OWNER_CODE object to its pool, with what it kept."""
     kind = entry.kind
     if kind == KIND_STORAGE:
         freed = place_of(handle_pool) + ACCOUNTS + entry.usage * ACCOUNT_SIZE + 8
@@ -165,8 +165,7 @@ def release_recording(handle_pool: HandlePoolRecord, recording: Recording, relea
 
 
 def sweep(state: State) -> None:
-    """Frees what machine code made of the state's released entries and of what Python dropped; Python's own
-    stay in the list."""
+    """Frees released entries of machine code and what Python dropped; Python's own stay in the list."""
     handle_pool = state.handle_pool
     entry = state.released
     state.released = Entry(0)

@@ -66,8 +66,8 @@ MOST_THREADS = 255
 
 
 def queue_execute(state: State, values: int, refs: int, words: int, commands_at: int, table_at: int) -> int:
-    """``commands_at`` is the number of the command buffer among the arguments, ``table_at`` that of the first
-    register of the binding table, 0 = there is none."""
+    """Executes a command buffer with a binding table. ``commands_at`` is its number among the arguments,
+    ``table_at`` that of the first register of the table, 0 = there is none."""
     handle_pool = state.handle_pool
     handle_pool.failure = (
         0  # of an execution that Python was interrupted before it looked at: not of this one
@@ -122,7 +122,7 @@ def entry_count(words: int, table_at: int) -> int:
 def valid_table(
     handle_pool: HandlePoolRecord, recording: Recording, values: int, refs: int, words: int, table_at: int
 ) -> bool:
-    """Whether all entries are ranges of buffers at the right place, and used as those allow."""
+    """Whether all entries are usable ranges of buffers at the place."""
     count = entry_count(words, table_at)
     for index in range(count):
         buffer = reference(refs, words, table_at + 3 * index)
@@ -320,7 +320,7 @@ def execute(handle_pool: HandlePoolRecord, job: Job) -> int:
 
 @apart
 def execute_measured(handle_pool: HandlePoolRecord, job: Job) -> int:
-    """The time of a list stands for that of a random number of those that follow, if it is short."""
+    """Executes a list and times a random one of short lists."""
     if handle_pool.spent > MOST_SPENT:
         handle_pool.spent = 0
         return REFUSED
@@ -346,8 +346,7 @@ def refuse_failed(handle_pool: HandlePoolRecord, job: Job, failure: int) -> int:
 
 
 def is_short(state: State, handle_pool: HandlePoolRecord, queue: Queue, job: Job) -> bool:
-    """Whether a list takes no longer than this call may hold up its host or others that wait for its
-    context."""
+    """Whether a list is short enough to hold up its host. Others may wait for its context, too."""
     prompt = state.prompt
     if not unlikely(prompt != PATIENT):
         return True

@@ -50,7 +50,7 @@ def tick_of(handle_pool: HandlePoolRecord, fence: Entry) -> int:
 
 
 def follows(handle_pool: HandlePoolRecord, queue: Queue, fence: Entry) -> bool:
-    """Whether what enters a queue now comes after a fence, which is reached or promised by its device."""
+    """Whether a queue's next work comes after a fence. It is reached, or promised by its device."""
     if unlikely(bool(queue.timeline)):
         return tick_of(handle_pool, fence) >= 0
     return is_reached(handle_pool, fence)
@@ -87,7 +87,7 @@ def fence_create(state: State, values: int, refs: int, words: int) -> int:
 
 
 def fence_join(state: State, values: int, refs: int, words: int, first: int) -> int:
-    """``first`` is the number of the first fence among the arguments, here and in :func:`fence_await`."""
+    """Joins fences from argument ``first`` on. ``first`` is the same in :func:`fence_await`."""
     handle_pool = state.handle_pool
     present = 0
     last = 0
@@ -142,7 +142,7 @@ def note_owed(timeline: Timeline, tick: int) -> None:
 
 
 def await_owed(state: State, queue: Queue) -> bool:
-    """Whether all is done that other calls have left to the host to wait for."""
+    """Whether what other calls left to the host is done."""
     owed = atomic_load(queue.timeline.owed)
     return owed <= queue.timeline.completed or await_device(state, queue, owed, -1)
 

@@ -194,8 +194,8 @@ class HandlePool:
         self._arenas.expect(command_buffers)
 
     def supply_storage(self, size: int, memory_type: int) -> bool:
-        """More memory of the size that a program asks for, and whether there was none; what the program has
-        dropped is free by then."""
+        """Adds memory of a program's size, and says if none was left; what the program has dropped is free by
+        then."""
         self._take_back()
         if self._storage is None or not 0 <= size <= LARGEST_POOLED:
             return False
@@ -233,7 +233,7 @@ class HandlePool:
                 self.supply_storage(len(commands.commands.data), STAGED)
 
     def supply_local_memory(self, size: int, threads: int) -> None:
-        """Local memory for a list that needs ``size`` bytes for each of the threads that run it."""
+        """Supplies local memory of ``size`` bytes for each thread."""
         total = (size + _ALIGNMENT - 1 & -_ALIGNMENT) * threads
         if total > self._words[_HANDLE_POOL.local_size] and not self._words[_HANDLE_POOL.busy]:
             self._local = local_memory(total)

@@ -43,7 +43,7 @@ _FIRST_CONSTANT = 5
 
 
 def is_on_host(handle_pool: HandlePoolRecord) -> bool:
-    """Whether the pools have memory of the host, and no observer of the device is attached."""
+    """Whether pools have host memory and no observer."""
     queue = handle_pool.queue
     return bool(queue) and queue.alone != 0 and queue.tell == 0 and not queue.timeline
 
@@ -143,7 +143,7 @@ def executable_dispatch(state: State, values: int, refs: int, words: int) -> int
 
 
 def is_memory_range(values: int, refs: int, words: int, index: int) -> bool:
-    """Whether the binding (buffer, offset, length) at an argument is a range that kernels may use."""
+    """Whether the binding at an argument is a range for kernels. It is (buffer, offset, length)."""
     buffer = reference(refs, words, index)
     offset, length = number(values, words, index + 1), number(values, words, index + 2)
     if not is_kind(buffer, KIND_BUFFER) or length < 0 or range_length(buffer, offset, length) < 0:

@@ -255,7 +255,7 @@ class ArenaPool:
             self._size -= arena.nbytes
 
     def _lay_out(self, block: _Block) -> list[int]:
-        """Writes what is in each of them, of which the list begins with the first one. Their addresses."""
+        """Writes what each entry holds; the list begins with the first. Their addresses."""
         words, head = block.words, _head(self._scale)
         addresses = block.address + words.strides[0] * np.arange(len(words))
         words[:, : head.shape[1]] = head[0] + head[1] * addresses[:, None]

@@ -26,7 +26,7 @@ def number(values: int, words: int, index: int) -> int:
 
 
 def optional(values: int, words: int, index: int, default: int) -> int:
-    """An integer argument, or what stands for it in a signature that has none (``index`` -1)."""
+    """Returns an integer argument, or a stand-in (``index`` -1)."""
     return default if index < 0 else number(values, words, index)
 
 

@@ -45,7 +45,7 @@ _UPDATE_LENGTH: Final = 7
 
 
 class Supplier:
-    """The pools of one context, made when the fast paths are there and first needed."""
+    """Makes a context's pools when its fast paths first need them."""
 
     def __init__(self, table: HandleTable, devices: Sequence[Device]) -> None:
         self._table = table

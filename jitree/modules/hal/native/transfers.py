@@ -122,7 +122,7 @@ def queue_update(state: State, values: int, refs: int, words: int) -> int:
 def upload(
     state: State, handle_pool: HandlePoolRecord, queue: Queue, target: int, source: int, length: int
 ) -> int:
-    """Writes bytes of the host, at most MAXIMUM_UPDATE, to memory of a device that works by itself."""
+    """Writes up to MAXIMUM_UPDATE host bytes to a device's memory. The device works by itself."""
     row = Command(stack(COMMAND_SIZE))
     write_update(row, length)
     return run_command(state, handle_pool, queue, row, length, target, 0, source)
@@ -131,7 +131,7 @@ def upload(
 def upload_new(
     state: State, handle_pool: HandlePoolRecord, queue: Queue, target: int, source: int, length: int
 ) -> int:
-    """As :func:`upload`, to memory of the device alone that nothing else has been told of."""
+    """Uploads to new memory of the device, as :func:`upload`. Nothing else has been told of it."""
     row = Command(stack(COMMAND_SIZE))
     write_update(row, length)
     table = List(stack(LIST_SIZE))
@@ -215,8 +215,8 @@ def run_command(
     second: int,
     data: int,
 ) -> int:
-    """Runs a fill of the first range, an update of it with the bytes at ``data``, or a copy from there to the
-    second one."""
+    """Runs a fill, update or copy of ranges. The first is the target; bytes of an update are at ``data``,
+    those of a copy in the second one."""
     table = List(stack(LIST_SIZE))
     write_list(table, row, stack(32), length, first, second, data)
     return run_transfer(state, handle_pool, queue, table)
@@ -244,8 +244,7 @@ def write_list(
 
 
 def remember(handle_pool: HandlePoolRecord, timeline: Timeline, address: int, data: int, length: int) -> None:
-    """The last submission has written bytes to memory of the device alone, which nothing had before. Machine
-    code is just submitting."""
+    """Remembers bytes that the last submission wrote to new memory. Machine code is just submitting."""
     known = record_of(timeline, timeline.known_count)
     timeline.known_count += 1
     known.address = address
@@ -279,8 +278,8 @@ def is_copied(
     second: int,
     length: int,
 ) -> bool:
-    """Whether the host has made a copy itself, to memory that it sees and that nothing else uses: all that
-    could is done, and uploads write to the device's own."""
+    """Whether the host has copied by itself, to unused visible memory: all that could is done, and uploads
+    write to the device's own."""
     timeline = queue.timeline
     if not timeline or timeline.known_count == 0 or timeline.exposed or length > MOST_KNOWN_BYTES:
         return False
@@ -301,5 +300,5 @@ def is_copied(
 
 
 def is_own(buffer: Entry) -> bool:
-    """Whether a buffer or view lies in memory of the pools, of which Python has no object."""
+    """Whether memory is the pools', without a Python object."""
     return buffer.owner == OWNER_CODE and buffer.link == Entry(LINK_POOLED)

@@ -120,7 +120,7 @@ def view_assert(state: State, values: int, refs: int, words: int) -> int:
 
 
 def view_buffer(state: State, values: int, refs: int, words: int) -> int:
-    """The buffer of a view that Python made gets an entry that keeps the view."""
+    """Gives the buffer of Python's view an entry that keeps it."""
     view = reference(refs, words, 0)
     if not known_view(state, view):
         return REFUSED
@@ -147,8 +147,7 @@ def buffer_of(state: State, view: Entry) -> Entry:
 
 
 def retyped(state: State, source: Entry, element_type: int) -> Entry:
-    """A view of the elements of another one as ones of another type of their size. 0 as of
-    :func:`buffer_of`."""
+    """Views elements as another type of their size. 0 as of :func:`buffer_of`."""
     if not known_view(state, source) or source.address == 0:
         return Entry(0)
     view = described_view(state, buffer_of(state, source), element_type, source.encoding, source.rank)
