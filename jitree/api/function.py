@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import numpy as np
 
+from jitree.api.array import Array
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature
 from jitree.api.calls.packing import packers, unpacked, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ordered_view
@@ -306,7 +307,7 @@ class Function(Remade):
             if results is not NotImplemented:
                 return results
             packed = [
-                pack(value) if isinstance(value, np.ndarray) else value
+                pack(value) if isinstance(value, (np.ndarray, Array)) else value
                 for pack, value in zip(self.packers, prepared, strict=True)
             ]
         if PENDING[0]:

@@ -59,6 +59,7 @@ _MACHINE_CODE: Final = {
 """Before and after the address of the DESCRIPTOR (table, callback, failure)."""
 
 _SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_RECORD: Final = ctypes.c_int64 * _RECORD_WORDS
 _PLAIN: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * _ARGUMENTS)
 
 _kept: Final[dict[int, BaseException]] = {}
@@ -127,7 +128,7 @@ class Callback:
 
 
 def _record(address: int) -> tuple[Any, ctypes.Array[ctypes.c_int64]]:
-    record = (ctypes.c_int64 * _RECORD_WORDS).from_address(address)
+    record = _RECORD.from_address(address)
     return object_at(record[_CALLBACK]), record
 
 

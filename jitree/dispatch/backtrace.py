@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.folding import caller
+from jitree.dispatch.plain.calls import call_import
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, locations
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import OPCODE
 
 if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
     from jitree.dispatch.function import VmFunction
 
+_IMPORT: Final[CodeType] = call_import.__code__
 _CALL_IMPORT: Final = OPCODE["call.import"]
 _FAIL: Final = OPCODE["fail"]
 _ASSERTION: Final = ".buffer_view.assert"
@@ -24,11 +29,28 @@ _SHOWN_FRAMES: Final = 64
 def describe(function: FunctionRecord, word: int) -> str:
     """``module.function+0000001C at file.mlir:3:10`` of the instruction that a word belongs to."""
     record = function.module
-    ordinal, offset = record.program.location(word)
-    text = f"{record.module.name}.{function.name}+{offset:08X}"
-    debug = record.module.debug
-    places = debug.locate(ordinal, offset) if debug is not None else []
-    return f"{text} at {locations(places)}" if places else text
+    text = record.places.get(word)
+    if text is None:
+        ordinal, offset = record.program.location(word)
+        debug = record.module.debug
+        places = debug.locate(ordinal, offset) if debug is not None else []
+        text = f"{record.module.name}.{function.name}+{offset:08X}"
+        text = record.places[word] = f"{text} at {locations(places)}" if places else text
+    return text
+
+
+def asking(frame: FrameType | None) -> tuple[Any, int, str]:
+    """Finds the import that a thread makes, and the line that called.
+
+    Gives its machine, None for what no program asks, its word, and the line of the user."""
+    machine, word, line = None, 0, ""
+    while frame is not None and not line:
+        if frame.f_code is not _IMPORT:
+            line = caller(frame)
+        elif machine is None:
+            machine, word = frame.f_locals["machine"], frame.f_locals["pc"]
+        frame = frame.f_back
+    return machine, word, line
 
 
 def places_of(function: VmFunction) -> list[str]:

@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 from weakref import ref
 
 from jitree.base.finalizers import Unique, guard
-from jitree.base.folding import caller
 from jitree.base.records import NamedTuple
-from jitree.dispatch.backtrace import describe
-from jitree.dispatch.plain.calls import call_import
+from jitree.dispatch.backtrace import asking, describe
 from jitree.errors import FailedPreconditionError
 from jitree.hal.allocator import Allocator, AllocatorStatistics
 from jitree.hal.enums import BufferCompatibility
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from jitree.hal.buffer import Allocation, Buffer
     from jitree.hal.executable import Executable
 
-_IMPORT: Final = call_import.__code__
 _PYTHON: Final = "(Python)"
 
 
@@ -123,7 +118,9 @@ class DeviceMemory(Unique):
         self._count()
 
     def _note(self, allocation: Allocation) -> None:
-        size, place = allocation.byte_length, asking()
+        size, (machine, word, line) = allocation.byte_length, asking(sys._getframe(1))
+        function = _PYTHON if machine is None else describe(*next(machine.locations(word)))
+        place = function, line or "(no line)"
         with self._lock:
             self._forget_gone()
             sums = self._sums.setdefault(place, _Sums())
@@ -192,16 +189,3 @@ class _TrackingAllocator(Allocator):
     @property
     def statistics(self) -> AllocatorStatistics:
         return self._own.statistics
-
-
-def asking() -> tuple[str, str]:
-    """Finds the function and Python line for which this thread allocates."""
-    function, line = "", ""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not line:
-        if frame.f_code is _IMPORT and not function:
-            function = describe(*next(frame.f_locals["machine"].locations(frame.f_locals["pc"])))
-        else:
-            line = caller(frame)
-        frame = frame.f_back
-    return function or _PYTHON, line or "(no line)"

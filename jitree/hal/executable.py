@@ -116,12 +116,19 @@ class Executable(abc.ABC):
     def places(self, ordinal: int) -> list[str]:
         """All that it says of where a function comes from: ``model.mlir:3``. Damage is told as the only
         place, and raises nothing: the caller reports something more important."""
-        try:
-            location = self.source_location(ordinal)
-            stages = (f"{at} ({stage})" for stage, at in self.stage_locations(ordinal).items() if at.path)
-            return [*([str(location)] if location and location.path else ()), *stages]
-        except StatusError as error:
-            return [f"<damaged source locations: {error.message}>"]
+        known = self._known_places
+        if ordinal not in known:
+            try:
+                location = self.source_location(ordinal)
+                stages = (f"{at} ({stage})" for stage, at in self.stage_locations(ordinal).items() if at.path)
+                known[ordinal] = [*([str(location)] if location and location.path else ()), *stages]
+            except StatusError as error:
+                known[ordinal] = [f"<damaged source locations: {error.message}>"]
+        return known[ordinal]
+
+    @cached_property
+    def _known_places(self) -> dict[int, list[str]]:
+        return {}
 
 
 class LocalExecutable(Executable):

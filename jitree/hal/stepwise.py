@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
@@ -75,6 +75,7 @@ _DISPATCHES: Final = (KIND_DISPATCH, KIND_DISPATCH_INDIRECT)
 _JOB: Final = words_of(Job)
 _LIST: Final = words_of(List)
 _ENTRY: Final = words_of(Entry)
+_WRITTEN: Final = {DISPATCH: None, "copy": (1,), "collective": (1,), "write": ()}
 _TRANSFERS: Final = {KIND_FILL: "fill", KIND_COPY: "copy", KIND_COLLECTIVE: "collective"}
 
 
@@ -85,7 +86,7 @@ def memory(extent: Extent, owner: object = None) -> Bytes:
         return np.empty(0, np.uint8)
     array: Any = (ctypes.c_uint8 * length).from_address(address)
     array.owner = owner
-    return np.ctypeslib.as_array(array)
+    return np.frombuffer(array, np.uint8)
 
 
 def looked_at(extent: Extent) -> Bytes:
@@ -128,8 +129,7 @@ class DeviceStep(ObservedEvent):
     @property
     def written(self) -> tuple[int, ...] | None:
         """Numbers of the operands that it writes to; None where only the kernel knows."""
-        known = {DISPATCH: None, "copy": (1,), "collective": (1,), "write": ()}
-        return known.get(self.kind, (0,))
+        return _WRITTEN.get(self.kind, (0,))
 
 
 def execute_stepwise(
@@ -228,8 +228,8 @@ class ToldList:
 
     def __init__(self, job: int, place: Place) -> None:
         self.told_at = place
-        self._job = _words(job, Job)
-        self._list = _words(self._job[_JOB.list], List)
+        self._job = _words(Job).from_address(job)
+        self._list = _words(List).from_address(self._job[_JOB.list])
         data = ctypes.string_at(self._list[_LIST.rows], self._list[_LIST.row_count] * size_of(Command))
         self._rows: list[tuple[Any, ...]] = list(rows_of(COMMAND_ROW, data))
         self.dispatch_count = sum(row[_KIND] in _DISPATCHES for row in self._rows)
@@ -294,7 +294,7 @@ class Teller:
         elif not is_reading() and device is not None:
             place = first, third
             if what == TOLD_ALLOCATED:
-                words = _words(second, Entry)
+                words = _words(Entry).from_address(second)
                 event = Allocated(device, (words[_ENTRY.address], words[_ENTRY.length]), None, place)
                 for reader in device.readers:
                     reader.ends(event)
@@ -303,7 +303,7 @@ class Teller:
                 commands.readers = device.readers_of(commands)
                 if commands.readers:
                     self._running[second] = commands
-                    _words(second, Job)[_JOB.tell] = device.told_address
+                    _words(Job).from_address(second)[_JOB.tell] = device.told_address
         return 0
 
     def _fail(self, error: BaseException, what: int, first: int, second: int, third: int) -> int:
@@ -311,7 +311,7 @@ class Teller:
         if what != TOLD_ALLOCATED:
             job = second if what == TOLD_SUBMITTED else first
             self._running.pop(job, None)
-            _words(job, Job)[_JOB.failure] = FAILED_INTERRUPTED
+            _words(Job).from_address(job)[_JOB.failure] = FAILED_INTERRUPTED
         return 1
 
     def _kernel(self, entry: int) -> tuple[Any, str, int]:
@@ -331,8 +331,10 @@ class Teller:
         return executable, executable.function_name(known[1]) or f"function {known[1]}", known[1]
 
 
-def _words(address: int, record: type) -> Any:
-    return (ctypes.c_int64 * (size_of(record) // 8)).from_address(address)
+@cache
+def _words(record: type) -> Any:
+    """An array of the words of a record."""
+    return ctypes.c_int64 * (size_of(record) // 8)
 
 
 def _numbers(address: int, first: int, count: int, kind: Any = ctypes.c_int64) -> Any:

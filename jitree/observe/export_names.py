@@ -16,8 +16,6 @@ from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType, element_type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jitree.hal.stepwise import Extent
 
 _TYPE: Final = r"(?:complex_f\d+_|f\d+E\d+M\d+[A-Z]*|[fiu]\d+|si\d+|bf16)"
@@ -48,9 +46,10 @@ class TensorKind(NamedTuple):
         return "x".join([*map(str, self.shape), self.element.name])
 
 
-def kind_of(element: int, shape: Sequence[int]) -> TensorKind:
+@lru_cache(_NAMES_KEPT)
+def kind_of(element: int, shape: tuple[int, ...]) -> TensorKind:
     """The type of a tensor whose elements have the type of that number."""
-    return TensorKind(element_type(element), tuple(shape))
+    return TensorKind(element_type(element), shape)
 
 
 class ExportName(NamedTuple):
@@ -64,6 +63,7 @@ class ExportName(NamedTuple):
     """The result is put into tiles, whose sizes the name does not say."""
 
     @property
+    @lru_cache(_NAMES_KEPT)  # noqa: B019
     def outputs(self) -> list[TensorKind]:
         """What a result may be, likeliest first: the loops, without those at the end that are summed over."""
         if self.is_packed:

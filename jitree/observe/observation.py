@@ -16,15 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
-from jitree.base.events import (
-    ALLOCATION,
-    CALL,
-    DISPATCH,
-    EventReader,
-    listen,
-    stop_listening,
-    unobserved,
-)
+from jitree.base.events import ALLOCATION, CALL, DISPATCH, EventReader, listen, stop_listening, unobserved
 from jitree.base.finalizers import Unique, guard
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import UnimplementedError
@@ -357,11 +349,7 @@ class _Submission(Unique, EventReader):
         self._observation.end(step, self._origin, self._first, digests)
 
 
-_MOVED: Final = {
-    "read": READ,
-    "update": "an update with data of the program",
-    "fill": "a fill",
-}
+_MOVED: Final = {"read": READ, "update": "an update with data of the program", "fill": "a fill"}
 """What made a tensor that no dispatch made."""
 _COPY: Final = "a copy of "
 

@@ -9,20 +9,15 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.events import Handle
-from jitree.base.folding import caller
 from jitree.base.records import NamedTuple
 from jitree.codegen.record import words_of
-from jitree.dispatch.backtrace import describe
-from jitree.dispatch.plain.calls import call_import
+from jitree.dispatch.backtrace import asking, describe
 from jitree.hal.buffer import BufferView
 from jitree.hal.stepwise import looked_at
 from jitree.observe.export_names import TensorKind, kind_of
 from jitree.regs.layout import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType, FrameType
-
     from jitree.base.events import Place
     from jitree.hal.stepwise import Extent, Look
     from jitree.regs.handles import HandleTable
@@ -31,7 +26,6 @@ if TYPE_CHECKING:
 Argument = float | tuple["Extent", TensorKind]
 """A number, or a tensor and where it lies."""
 
-_IMPORT: Final[CodeType] = call_import.__code__
 _ENTRY: Final = words_of(Entry)
 _OPERANDS: Final = 6
 """Words of an import call before those of its operands."""
@@ -69,14 +63,14 @@ class Origins:
 
     def __init__(self, table: HandleTable) -> None:
         self._table = table
+        self._machines: Any = table.machines
         self.count = 0
         """Calls so far."""
         self._view = table.ref_types.lookup("hal.buffer_view")
 
     def forget(self) -> None:
         """Nothing is known of calls that have begun."""
-        machines: Iterator[Any] = iter(self._table.machines)
-        for machine in machines:
+        for machine in self._machines:
             machine.observed = None
 
     def begin(self, event: Any) -> None:
@@ -101,42 +95,31 @@ class Origins:
         word = (handle - table.base) >> 3
         shape = word + (table.extension >> 3)
         sizes = table.i64[shape : shape + table.i32[2 * word + _ENTRY.rank]]
-        kind = kind_of(table.i32[2 * word + _ENTRY.element_type], sizes)
+        kind = kind_of(table.i32[2 * word + _ENTRY.element_type], tuple(sizes))
         return (table.i64[word + _ENTRY.address], kind.byte_length), kind
 
     def is_foreign(self, place: Place | None) -> bool:
         """Whether a program of another session does what is told."""
         if place is not None:
             return self._machine(place) is None
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not caller(frame):
-            if frame.f_code is _IMPORT:
-                return frame.f_locals["machine"].table is not self._table
-            frame = frame.f_back
-        return False
+        machine = asking(sys._getframe(1))[0]
+        return machine is not None and machine.table is not self._table
 
     def find(self, place: Place | None) -> CallOrigin | None:
         """Finds the origin of what this thread is submitting.
 
         None if another session does it."""
-        location, call_site, call, machine = "", "", None, None
+        machine, word, call_site = asking(sys._getframe(1))
         if place is not None:
             machine = self._machine(place)
             if machine is None:
                 return None
             location = _location(machine, place[1])
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not call_site:
-            if frame.f_code is not _IMPORT:
-                call_site = caller(frame)
-            elif machine is None:
-                machine = frame.f_locals["machine"]
-                if machine.table is not self._table:
-                    return None
-                location = describe(*next(machine.locations(frame.f_locals["pc"])))
-            frame = frame.f_back
-        if machine is not None:
-            call = machine.observed
+        elif machine is not None and machine.table is not self._table:
+            return None
+        else:
+            location = "" if machine is None else describe(*next(machine.locations(word)))
+        call = None if machine is None else machine.observed
         if call is not None and call.number < 0:
             call.number = self.count
             self.count += 1
@@ -144,8 +127,7 @@ class Origins:
 
     def _machine(self, place: Place) -> Machine | None:
         """The machine of the session that machine code runs on; None for one of another session."""
-        machines: Iterator[Any] = iter(self._table.machines)
-        return next((machine for machine in machines if machine.state_address == place[0]), None)
+        return next((machine for machine in self._machines if machine.state_address == place[0]), None)
 
 
 def _location(machine: Machine, operands: int) -> str:
@@ -153,5 +135,6 @@ def _location(machine: Machine, operands: int) -> str:
     for module in machine.functions.modules:
         word = (operands - module.code_address >> 2) - _OPERANDS
         if 0 <= word < len(module.program.words):
-            return describe(module.function(module.program.location(word)[0]), word)
+            known = module.places.get(word)
+            return known or describe(module.function(module.program.location(word)[0]), word)
     return ""

@@ -140,8 +140,8 @@ class ModuleRecord:
     __slots__ = (
         "_charge", "_functions", "_imports_at", "_memory", "_owned", "address", "builds", "code",
         "first_calls", "function_imports", "global_bytes", "global_f32", "global_f64", "global_i32",
-        "global_i64", "index", "module", "native", "program", "ref_globals", "resolved", "rodata", "sites",
-        "types",
+        "global_i64", "index", "module", "native", "places", "program", "ref_globals", "resolved", "rodata",
+        "sites", "types",
     )  # fmt: skip
 
     def __init__(self, module: ModuleTables, program: DecodedModule, table: HandleTable, index: int) -> None:
@@ -156,6 +156,8 @@ class ModuleRecord:
         self.native: object = None
         """What keeps the machine code of its functions alive; the native tier's."""
         self.index = index
+        self.places: dict[int, str] = {}
+        """What messages and readers were told of words, as places of the program."""
         function_count, import_count = len(program.functions), len(module.imports)
         types = np.array([table.ref_types.resolve(name) for name in module.types], np.int32)
         self.types: memoryview = types.data

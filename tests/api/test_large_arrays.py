@@ -6,19 +6,19 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jitree import CustomModule, Function, Session
+from jitree import CustomModule, Session
 from jitree.errors import InvalidArgumentError
 from tests.api import producers
 from tests.api.direct import direct, live, needs_machine_code, through
 from tests.api.producers import Tensor
-from tests.api.programs import ALIASES
+from tests.api.programs import ALIASES, ARITHMETIC
 
 pytestmark = needs_machine_code
 COUNT = 16384
@@ -57,7 +57,7 @@ def block_of(array: Host) -> weakref.ref[Any]:
     return weakref.ref(base)
 
 
-def python_calls(function: Function, *arguments: Any) -> list[str]:
+def python_calls(function: Callable[..., Any], *arguments: Any) -> list[str]:
     """Functions of jitree's that Python runs in a call."""
     seen: list[str] = []
 
@@ -142,3 +142,15 @@ def test_where_a_result_is_put(session: Session) -> None:
         array[:] = X
         assert np.array_equal(into(array, out=out), 2 * X), "read before it is written"
         assert np.array_equal(into(array, out=out), 4 * X)
+
+
+def test_an_array_beside_one_that_python_packs_gets_no_view(session: Session) -> None:
+    """It is passed by its owner, and refused as always."""
+    ones = np.ones(4, np.float32)
+    odd = SimpleNamespace(__array__=lambda: ones)
+    add = direct(session.load(ARITHMETIC).add, ones, ones)
+    for _ in range(3):
+        result, other = add(ones, ones), session.to_device(np.zeros(3, np.float32))
+        assert np.array_equal(add(result, odd), 3 * ones) and result._view is None
+        with pytest.raises(InvalidArgumentError, match="shape"):
+            add(other, odd)

@@ -15,7 +15,9 @@ from jitree.errors import InvalidArgumentError, NotFoundError, OutOfRangeError, 
 from jitree.hal.buffer import BufferView
 from jitree.hal.fence import Fence
 from jitree.types import BY_NAME, ENCODING_DENSE
+from tests.api.direct import direct, needs_machine_code
 from tests.api.programs import CACHES, PAGED, WORKSPACES
+from tests.api.test_large_arrays import python_calls
 
 X = np.arange(64, dtype=np.float32)
 Y = 4 * X * X + 2 * X
@@ -45,6 +47,25 @@ def test_one_size_for_all_calls(module: Module, session: Session, name: str) -> 
     assert set(used[3:]) == {512}, "the argument and the result"
     assert np.array_equal(function(X, workspace.view.buffer), Y), "by position, and as a buffer"
     assert function.is_direct == (session.tier == "fast")
+
+
+@needs_machine_code
+def test_machine_code_passes_the_buffer_of_a_device_array() -> None:
+    """Python gives it a handle once; memory that is too small, or that the argument lies in, is refused."""
+    session = Session("local-sync", tier="fast")
+    function = session.load(CACHES).scratch
+    x, workspace, small = session.to_device(X), scratch(session, 512), scratch(session, 511)
+    direct(function, x, workspace)
+    function(x, workspace)
+    makers: tuple[Callable[[], Any], ...] = (
+        lambda: function(x, workspace), lambda: function(x, workspace=workspace),
+    )  # fmt: skip
+    for make in makers:
+        assert not python_calls(make)
+        assert np.array_equal(make(), Y)
+    for _ in range(3):
+        with pytest.raises(InvalidArgumentError, match="needs 512 bytes but got 511"):
+            function(x, workspace=small)
 
 
 def test_a_size_of_nothing(session: Session) -> None:

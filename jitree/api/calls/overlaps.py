@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.declaration import Parameter
+from jitree.api.calls.declaration import Parameter, Signature
 from jitree.api.calls.tensor_packing import Donation, as_array, is_object
 from jitree.api.calls.transfers import copy_view
 from jitree.dispatch.function import BytecodeFunction
@@ -30,13 +30,22 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.dispatch.function import VmFunction
+    from jitree.dispatch.invocation import Invoker
     from jitree.hal.device import Device
 
-    class StoringFunction(Protocol):
-        """What this needs of a function."""
+    class CalledFunction(Protocol):
+        """What is asked of a function whose arguments are packed."""
+
+        signature: Signature
 
         @property
-        def arguments(self) -> tuple[Parameter, ...]: ...
+        def name(self) -> str: ...
+        @property
+        def vm_function(self) -> VmFunction: ...
+        @property
+        def invoker(self) -> Invoker: ...
+        @property
+        def session(self) -> Any: ...
         @property
         def device(self) -> Device: ...
         @property
@@ -67,10 +76,10 @@ Pairs = frozenset[tuple[int, int]]
 """Positions of a storage and of another argument."""
 
 
-def separated(function: StoringFunction, arguments: Sequence[Any], packed: Sequence[object]) -> list[object]:
+def separated(function: CalledFunction, arguments: Sequence[Any], packed: Sequence[object]) -> list[object]:
     """``packed`` with a copy of each tensor that lies in the storage of a result. INVALID_ARGUMENT for others
     that lie there, such as another storage."""
-    separate, parameters = list(packed), function.arguments
+    separate, parameters = list(packed), function.signature.arguments
     for place, storage in enumerate(parameters):
         for index, other in enumerate(parameters if storage.storage_of is not None else ()):
             if index == place or not shares_memory(packed[place], [packed[index]]):
@@ -80,6 +89,7 @@ def separated(function: StoringFunction, arguments: Sequence[Any], packed: Seque
             if is_same and (place, index) in function.updates_in_place:
                 continue
             is_read = other.tensor is not None and other.storage_of is None
+            view = view.view if isinstance(view, Array) else view
             if not is_read or not isinstance(view, BufferView) or isinstance(value, Donation):
                 raise InvalidArgumentError(
                     f"{other.name} lies in the memory of {storage.name}, where the program puts a result; "
@@ -102,6 +112,8 @@ def shares_memory(one: object, others: Iterable[object]) -> bool:
 
 def _buffers(packed: Iterable[object]) -> Iterator[Buffer]:
     for value in without_lists(packed):
+        if isinstance(value, Array):
+            value = value.view
         if isinstance(value, BufferView):
             value = value.buffer
         if isinstance(value, Buffer) and value.byte_length:

@@ -29,29 +29,9 @@ from jitree.types import ENCODING_OPAQUE
 _SIZES: Final = words_of(Sizes)
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from jitree.api.calls.declaration import Signature
-    from jitree.dispatch.function import VmFunction
-    from jitree.dispatch.invocation import Invoker
-    from jitree.hal.device import Device
+    from jitree.api.calls.overlaps import CalledFunction
     from jitree.vmfb.cconv import Item
-
-    class MeasuredFunction(Protocol):
-        """What is asked of a function."""
-
-        signature: Signature
-
-        @property
-        def name(self) -> str: ...
-        @property
-        def vm_function(self) -> VmFunction: ...
-        @property
-        def invoker(self) -> Invoker: ...
-        @property
-        def session(self) -> Any: ...
-        @property
-        def device(self) -> Device: ...
 
 
 _MOST: Final = 256
@@ -60,7 +40,7 @@ _FLOATS: Final = {"f": ("<f", "<i"), "F": ("<d", "<q")}
 """By register type: the formats of :mod:`struct` for a float, and for an integer of its bits."""
 
 
-def workspace_size(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> int:
+def workspace_size(function: CalledFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> int:
     """As :meth:`Function.workspace_size`."""
     signature = function.signature
     size = next((item.workspace for item in signature.arguments if item.workspace is not None), 0)
@@ -75,7 +55,7 @@ def workspace_size(function: MeasuredFunction, shapes: tuple[Any, ...], named: d
     ])  # fmt: skip
 
 
-def require_enough(function: MeasuredFunction, packed: list[object], sizes: KnownSizes) -> None:
+def require_enough(function: CalledFunction, packed: list[object], sizes: KnownSizes) -> None:
     """INVALID_ARGUMENT if the memory is too small for a call, or also that of another argument. ``sizes``:
     those of earlier calls."""
     values = list(packed)
@@ -99,7 +79,7 @@ def require_enough(function: MeasuredFunction, packed: list[object], sizes: Know
     require_workspace(memory, size)
 
 
-def _measured(function: MeasuredFunction, values: list[object]) -> int:
+def _measured(function: CalledFunction, values: list[object]) -> int:
     """What the function that the compiler made for it says. NOT_FOUND without one."""
     name = function.signature.measure
     if name is None:
@@ -112,7 +92,7 @@ def _measured(function: MeasuredFunction, values: list[object]) -> int:
     return sum(function.invoker.invoke(measure, [*values, *fences]))
 
 
-def _by_name(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+def _by_name(function: CalledFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     """INVALID_ARGUMENT for more shapes than arguments, and for unknown names."""
     signature = function.signature
     names = [parameter.name for parameter in signature.arguments if parameter.name != signature.workspace]
@@ -137,7 +117,7 @@ def _by_name(function: MeasuredFunction, shapes: tuple[Any, ...], named: dict[st
     return given | dict(zip(names, shapes, strict=False))
 
 
-def _stand_in(parameter: Parameter, item: str, given: Any, function: MeasuredFunction) -> object:
+def _stand_in(parameter: Parameter, item: str, given: Any, function: CalledFunction) -> object:
     """What the function that computes the size takes for an argument: it looks at shapes and numbers only, so
     arrays need no memory."""
     tensor = parameter.tensor

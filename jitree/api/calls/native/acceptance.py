@@ -36,7 +36,7 @@ from jitree.base.finalizers import with_lock
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import size_of, words_of
 from jitree.errors import FailedPreconditionError, StatusError, has_attribute, is_interruption
-from jitree.types import CLASS_BOOLEAN, CLASS_UNSIGNED, INTEGER_CLASSES, ElementType
+from jitree.types import CLASS_BOOLEAN, CLASS_UNSIGNED, ENCODING_DENSE, INTEGER_CLASSES, ElementType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from jitree.api.function import Function
     from jitree.hal.buffer import BufferView
     from jitree.hal.device import Device
-    from jitree.hal.memory_order import Extent
     from jitree.vmfb.cconv import Item
 
 _EXCHANGE: Final = words_of(Exchange)
@@ -118,6 +117,8 @@ class Acceptance:
     ) -> None:
         self._packer = tensor_packer(parameter, tensor, function.transfer())
         self._memory = memory
+        self._tensor = tensor
+        self._is_consumed = parameter.consumed
         self._dtype = None if tensor.element_type is None else tensor.element_type.dtype
         self.marker = memory.keeper.marker(tensor, parameter.storage_of is not None)
         """What stands for such parameters in the session: arrays remember it when they are accepted."""
@@ -138,8 +139,10 @@ class Acceptance:
         return array._be_passed(keeper, self.marker if is_known else None) and is_declared
 
     def pack(self, value: Any) -> object:
-        """As the parameter's packer does, but a numpy array of the declared type stays one: machine code
-        copies it."""
+        """As the parameter's packer does, but a device array without a view of Python's stays one, and a
+        numpy array of the declared type: machine code passes the one by its owner, and copies the other."""
+        if type(value) is Array and self._is_known(value):
+            return value
         array = self._host_array(value)
         if array is None:
             packed = self._packer.pack(value)
@@ -150,6 +153,17 @@ class Acceptance:
             packed = array
         self._memory.keep(value, packed, self.marker)
         return packed
+
+    def _is_known(self, array: Array) -> bool:
+        """Whether machine code passes a device array by its owner. Another thread may give it away."""
+        row, keeper, owner = self._tensor.element_type, self._memory.keeper, array._owner
+        if self._is_consumed or row is None or owner is None or array._keeper is not keeper:
+            return False
+        return array._passed_as is self.marker or (
+            array._fence is None
+            and keeper.shape(owner) == self._tensor.shape
+            and keeper.type_and_encoding(owner) == (row.code, ENCODING_DENSE)
+        )
 
     def _host_array(self, value: Any) -> npt.NDArray[Any] | None:
         is_elsewhere = type(value) is Array or self._packer.is_importable(value)
@@ -162,10 +176,9 @@ class NotingPacker:
     def __init__(self, function: Function, keeper: Keeper, parameter: Parameter, item: Item) -> None:
         self._device = function.device
         self.noted = array("q", (0,))
-        """1 if ``arrays`` and ``extents`` are what the call in progress may write to; machine code writes 0
-        when a call begins."""
+        """1 if ``arrays`` are what the call in progress may write to; machine code writes 0 when a call
+        begins."""
         self.arrays: tuple[ref[Array], ...] = ()
-        self.extents: tuple[Extent, ...] = ()
         transfer = ArrayTransfer(function.device, self._present_view)
         signature = Signature((parameter,), (), "", True, False)
         (self._packer,) = packers(signature, (item,), transfer, function.invoker.table.ref_types)
@@ -176,11 +189,10 @@ class NotingPacker:
         """FAILED_PRECONDITION for what only Python submits. The lock must be held."""
         if type(value) is not Array:
             raise FailedPreconditionError("not a device array")
-        from jitree.hal.memory_order import extents  # of few programs
-
         packed = self._packer.pack(value)
-        self.arrays, self.extents = (ref(value),), extents((packed,))
+        self.arrays = (ref(value),)
         self.noted[0] = 1
+        value._be_passed(self._keeper, value._passed_as)  # the next call takes it by its owner
         return self._table.wrap(packed)
 
     def _present_view(self, array: Array) -> BufferView:

@@ -22,6 +22,7 @@ from jitree.api.calls.native.device_arrays import (
     pass_owned,
     pass_owner,
     pass_undeclared,
+    pass_workspace,
 )
 from jitree.api.calls.native.layout import (
     PASS_ARRAY,
@@ -51,11 +52,10 @@ _ARGUMENT_SIZE = size_of(Argument)
 
 def are_apart(record: CallRecord) -> bool:
     """Whether no argument lies in the storage of a result, those aside that may be there."""
-    storage = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        storage = Argument(record.arguments + index * _ARGUMENT_SIZE)
         if unlikely(storage.storage != 0) and not lies_apart(record, storage):
             return False
-        storage = Argument(place_of(storage) + _ARGUMENT_SIZE)
     return True
 
 
@@ -64,14 +64,13 @@ def lies_apart(record: CallRecord, storage: Argument) -> bool:
     handle_pool = record.state.handle_pool
     if not handle or not handle_pool or handle.address == 0:
         return False
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         if PASS_ARRAY <= argument.kind <= PASS_REFERENCE and argument.position != storage.position:
             other = Entry(load64(argument.place))
             is_shared = (storage.in_place >> argument.position) & 1 != 0 and is_same(handle, other)
             if not is_shared and not is_apart(handle_pool, handle, other):
                 return False
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     return True
 
 
@@ -109,23 +108,21 @@ def pass_donated(python: Python, record: CallRecord, argument: Argument, array: 
 
 def give_up_donations(python: Python, record: CallRecord, arguments: int) -> bool:
     """Takes donated arrays from their owners. False, and nothing has happened, where that may not be."""
-    argument = Argument(record.arguments)
     count = 0
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         array = donated(python, argument, arguments)
         if array != 0:
             if not may_be_given(python, record, argument, array, arguments):
                 return False
             count += 1
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     if count == 0:
         return True
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         array = donated(python, argument, arguments)
         if array != 0:
             give_up(python, array)
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     return True
 
 
@@ -170,13 +167,12 @@ def is_alone(record: CallRecord, own: int) -> bool:
 
 def was_elsewhere(record: CallRecord, handle: Entry) -> bool:
     """Whether nothing that was copied for the call lies in memory that is donated."""
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         if PASS_ARRAY <= argument.kind <= PASS_REFERENCE and argument.source != 0:
             start, end = argument.source, argument.source + Entry(load64(argument.place)).length
             if start == SCATTERED or (start < handle.address + handle.length and handle.address < end):
                 return False
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     return True
 
 
@@ -214,8 +210,8 @@ def is_enough(record: CallRecord) -> bool:
 
 def write_key(record: CallRecord, key: int) -> bool:
     """Writes what the size may depend on: dimensions and numbers. False if a register holds no view."""
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         place = argument.place
         if not PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
             is_wide = argument.kind == PASS_I64 or argument.kind == PASS_F64
@@ -229,7 +225,6 @@ def write_key(record: CallRecord, key: int) -> bool:
             for axis in range(argument.rank):
                 store64(key + 8 * axis, load64(place_of(view) + handle_pool.extension + 8 * axis))
             key += 8 * argument.rank
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     return True
 
 
@@ -256,12 +251,11 @@ def pass_arguments(python: Python, record: CallRecord, arguments: int) -> bool:
 
 
 def pass_each(python: Python, record: CallRecord, arguments: int) -> bool:
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         value = load64(arguments + 8 * argument.position)
         if unlikely(not pass_argument(python, record, argument, value)):
             return False
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     if record.workspace != 0 and not (is_alone(record, record.workspace) and is_enough(record)):
         return False
     return are_apart(record)
@@ -292,6 +286,8 @@ def pass_reference(python: Python, record: CallRecord, argument: Argument, value
     """An array of any type, or what Python notes. If not an exception may be set."""
     if argument.is_array != 0 and pass_undeclared(python, record, argument, value):
         return True
+    if argument.place == record.workspace and pass_workspace(python, record, argument, value):
+        return True
     if argument.convert == 0 or call(python.error_occurred) != 0:
         return False
     store64(argument.noted, 0)
@@ -302,17 +298,22 @@ def pass_reference(python: Python, record: CallRecord, argument: Argument, value
 @apart
 def pass_all_packed(python: Python, record: CallRecord, arguments: int) -> bool:
     """What Python has packed of all arguments. If not an exception may be set."""
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         if not pass_packed(python, record, argument, load64(arguments + 8 * argument.position)):
             return False
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     return True
 
 
 def pass_packed(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:
     if not PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
         return pass_packed_number(python, argument, value)
+    if type_of(value) == python.array_type:
+        is_known = is_accepted(python, argument, value)
+        is_known = is_known or (
+            is_present(python, record, argument, value) and is_of_type(python, argument, value)
+        )
+        return is_known and pass_owner(python, argument, value)
     if is_expected(python, argument, value):
         return pass_ndarray(python, record, argument, Ndarray(value))
     handle = invoke_with(python, record.wrap, value)

@@ -44,12 +44,7 @@ _READ_WRITE = int(MemoryAccess.READ | MemoryAccess.WRITE)
 def new_owner(owners: Owners, handle: Entry) -> int:
     """Takes over a reference to a handle, in any case. 0 with an exception set."""
     python = Python(owners.python)
-    owner = call(
-        python.new_capsule,
-        place_of(handle),
-        python.owner_name,
-        python.destroy_owner,
-    )
+    owner = call(python.new_capsule, place_of(handle), python.owner_name, python.destroy_owner)
     if owner == 0:
         give_back_handle(owners, handle)
         return 0

@@ -34,7 +34,7 @@ from jitree.codegen.primitives import apart, call, load64, stack, store64
 from jitree.codegen.record import place_of
 from jitree.hal.enums import MemoryAccess
 from jitree.modules.hal.native.buffers import place_number
-from jitree.modules.hal.native.views import retyped
+from jitree.modules.hal.native.views import buffer_of, retyped
 from jitree.regs.access import retain
 from jitree.regs.layout import PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
@@ -216,15 +216,28 @@ def declare(argument: Argument, row: Dtype, rank: int) -> bool:
 
 
 def pass_present(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
-    """A device array of the session's memory whose elements are there, or are before what the call submits,
-    and to which the program may write. Calls with a fence are left to Python, which notes their memory."""
-    handle_pool = record.state.handle_pool
-    if not handle_pool or not handle_pool.queue or record.signal != 0:
+    """As :func:`present`. Calls with a fence are left to Python, which notes their memory."""
+    return record.signal == 0 and bool(present(python, record, array)) and pass_owner(python, argument, array)
+
+
+def pass_workspace(python: Python, record: CallRecord, argument: Argument, array: int) -> bool:
+    """Memory for intermediate results of a call whose caller waits: the buffer of a device array."""
+    handle = present(python, record, array)
+    if not handle or handle.length < argument.low or record.signal != 0 or record.goes_on != 0:
         return False
+    buffer = buffer_of(record.state, handle)
+    store64(argument.place, place_of(buffer))
+    return bool(buffer)
+
+
+def present(python: Python, record: CallRecord, array: int) -> Entry:
+    """The handle of a device array of the session's memory whose elements are there, or are before what the
+    call submits, and to which the program may write; 0 of others."""
+    handle_pool = record.state.handle_pool
+    if not handle_pool or not handle_pool.queue:
+        return Entry(0)
     handle = readable(python, array)
     if not handle or handle.access >> PLACE_SHIFT != place_number(handle_pool.queue):
-        return False
+        return Entry(0)
     owner = load64(array + python.array_owner)
-    if load64(owner + CAPSULE_CONTEXT_AT) != place_of(record.owners):
-        return False
-    return pass_owner(python, argument, array)
+    return handle if load64(owner + CAPSULE_CONTEXT_AT) == place_of(record.owners) else Entry(0)

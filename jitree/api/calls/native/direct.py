@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.calls.declaration import DEPENDS, Parameter, storage_names
+from jitree.api.calls.declaration import DEPENDS, WORKSPACE, Parameter, storage_names
 from jitree.api.calls.native.acceptance import Acceptance, LearntArrays, NotingPacker, numbers_of
 from jitree.api.calls.native.cpython_layout import METH_KEYWORDS, METH_NOARGS, method_code, new_capsule
 from jitree.api.calls.native.layout import (
@@ -167,7 +167,7 @@ def _objects(function: Function, machine: Machine, rest: Rest) -> dict[str, obje
         "supply": partial(_supply, table), "wrap": table.wrap,
         "wait_for": rest.wait_for, "pending": rest.pending,
         "tell": rest.tell, "pending_submission": rest.pending_submission,
-        "fence": None, "keep_lent": partial(_keep_lent, table),
+        "fence": None, "keep_lent": table.object,
         "wait_for_submission": rest.wait_for_submission,
     }  # fmt: skip
     if imports_any(function.device):
@@ -178,11 +178,6 @@ def _objects(function: Function, machine: Machine, rest: Rest) -> dict[str, obje
 def _beside(signature: Signature) -> int:
     """What pending calls may do to memory while such calls begin."""
     return NOTHING if any(parameter.overwritten for parameter in signature.arguments) else READING
-
-
-def _keep_lent(table: HandleTable, handle: int) -> None:
-    """Memory of another library is used for longer than the call: an object keeps its owner."""
-    table.object(handle)
 
 
 def imports_any(device: Device) -> bool:
@@ -249,9 +244,10 @@ class _Rows:
 
     def arguments(self, rows: Sequence[Row]) -> array[int]:
         storage = storage_names(self._function.signature)
+        names = [row[0].name for row in rows]
         fields = []
         for position, row in enumerate(rows):
-            name = row[0].name
+            name = WORKSPACE if row[0].workspace is not None and WORKSPACE not in names else names[position]
             known = {"position": position, "name": self._keep(sys.intern(name))}
             if name in storage:
                 known["storage"] = 1 + storage.index(name)
@@ -358,7 +354,8 @@ class _Rows:
     def _noted(self, parameter: Parameter, item: Item) -> dict[str, Any]:
         """Memory for intermediate results, or an array whose users are told of writes."""
         self.noting.append(packer := NotingPacker(self._function, self._keeper, parameter, item))
-        return {"convert": self._keep(packer.pack), "noted": packer.noted.buffer_info()[0]}
+        least = max(0, parameter.workspace or 0)
+        return {"convert": self._keep(packer.pack), "noted": packer.noted.buffer_info()[0], "low": least}
 
     def _array(self, position: int, parameter: Parameter, tensor: DeclaredTensor) -> dict[str, Any]:
         memory = LearntArrays(self._function.device, self._keeper, self._interface.producers)

@@ -61,14 +61,13 @@ def note_extents(record: CallRecord) -> None:
     place = record.extents
     if place == 0:
         return
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         if PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
             handle = Entry(load64(argument.place))
             is_known = bool(handle) and handle.address != 0
             store64(place, handle.address if is_known else 0)
             store64(place + 8, handle.length if is_known else 0)
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
         place += 16
 
 

@@ -56,26 +56,17 @@ _SLOWLY = -1
 def function_method(self: int, arguments: int, count: int, names: int, python: Python) -> int:
     """``Function.__call__``: ``self`` is the function, ``names`` a tuple of those of the last arguments, or
     0."""
-    result = call_by_record(python, self, arguments, count, names, PATIENT)
-    if result != _SLOWLY:
-        return result
-    return call_with_self(python, python.call_slowly, self, arguments, count, names)
+    return call_by_record(python, self, arguments, count, names, PATIENT, python.call_slowly)
 
 
 def submit_method(self: int, arguments: int, count: int, names: int, python: Python) -> int:
     """As :func:`function_method`, for ``AsynchronousFunction.submit``."""
-    result = call_by_record(python, self, arguments, count, names, PROMPT)
-    if result != _SLOWLY:
-        return result
-    return call_with_self(python, python.submit_slowly, self, arguments, count, names)
+    return call_by_record(python, self, arguments, count, names, PROMPT, python.submit_slowly)
 
 
 def attempt_method(self: int, arguments: int, count: int, names: int, python: Python) -> int:
     """As :func:`function_method`, for ``Function.attempt``."""
-    result = call_by_record(python, self, arguments, count, names, _AWAITED)
-    if result != _SLOWLY:
-        return result
-    return call_with_self(python, python.attempt_slowly, self, arguments, count, names)
+    return call_by_record(python, self, arguments, count, names, _AWAITED, python.attempt_slowly)
 
 
 def direct_method(self: int, arguments: int, count: int, names: int) -> int:
@@ -96,13 +87,18 @@ def run_method(self: int, arguments: int, count: int, names: int) -> int:
     return result if result != _SLOWLY else retained(python, python.not_implemented)
 
 
-def call_by_record(python: Python, function: int, arguments: int, count: int, names: int, prompt: int) -> int:
+def call_by_record(
+    python: Python, function: int, arguments: int, count: int, names: int, prompt: int, slowly: int
+) -> int:
     """``prompt``: PATIENT to wait for the results, PROMPT to return arrays that may still be computed,
-    ``_AWAITED`` to return what is to be awaited where there is something to wait for."""
+    ``_AWAITED`` to return what is to be awaited where there is something to wait for. ``slowly``: the Python
+    function that does what machine code does not."""
     direct = load64(function + python.function_direct)
-    if unlikely(direct == 0 or direct == python.none):
-        return _SLOWLY
-    return call_by_direct(python, direct, arguments, count, names, prompt)
+    if not unlikely(direct == 0 or direct == python.none):
+        result = call_by_direct(python, direct, arguments, count, names, prompt)
+        if result != _SLOWLY:
+            return result
+    return call_with_self(python, slowly, function, arguments, count, names)
 
 
 def call_by_direct(python: Python, direct: int, arguments: int, count: int, names: int, prompt: int) -> int:

@@ -335,7 +335,7 @@ class Argument(MemoryRecord):
     name: i64  # of the parameter, in Python
     storage: i64  # n + 1: of the n-th result that is put into an argument's memory
     place: i64  # address of the register
-    low: i64  # integers that are passed as they are
+    low: i64  # integers that are passed as they are; of memory for intermediate results the fewest bytes
     high: i64
     numbers: i64  # of tensors: PASS_I64 or PASS_F*, as which numbers become elements
     convert: i64  # Python function that packs a number, or gives the handle to pass; 0 = there is none

@@ -160,18 +160,16 @@ def put(values: int, argument: Argument, value: int) -> bool:
 
 def argument_named(record: CallRecord, name: int) -> Argument:
     """0 if there is none. Names are the same object if they are equal, unless the caller made one up."""
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         if argument.name == name:
             return argument
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     return Argument(0)
 
 
 def argument_storing(record: CallRecord, number: int) -> Argument:
-    argument = Argument(record.arguments)
-    for _ in range(record.argument_count):
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         if argument.storage == number:
             return argument
-        argument = Argument(place_of(argument) + _ARGUMENT_SIZE)
     return Argument(0)

@@ -256,8 +256,6 @@ class Rest:
             start, length = words[2 * index], words[2 * index + 1]
             if length:
                 uses[is_overwritten].append((start, start + length))
-        for packer in self._noted():
-            uses[True].extend(packer.extents)
         return Uses(*uses)
 
     def _noted(self) -> Iterable[NotingPacker]:

@@ -44,21 +44,19 @@ def take_other(python: Python, record: CallRecord, handle: Entry) -> int:
 def take_results(python: Python, record: CallRecord) -> int:
     """None, the one result, or a tuple. 0 with an exception set; what was not taken is in the registers."""
     count = record.result_count
-    result = Result(record.results)
     if count == 0:
         return retained(python, python.none)
     if count == 1:
-        return take_result(python, record, result)
+        return take_result(python, record, Result(record.results))
     results = call(python.new_tuple, count)
     if results == 0:
         return 0
     for index in range(count):
-        value = take_result(python, record, result)
+        value = take_result(python, record, Result(record.results + index * _RESULT_SIZE))
         if value == 0:
             drop(python, results)
             return 0
         call(python.set_item, results, index, value)
-        result = Result(place_of(result) + _RESULT_SIZE)
     return results
 
 
