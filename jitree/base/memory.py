@@ -244,7 +244,7 @@ class Mapping:
 
         RESOURCE_EXHAUSTED if the address space has no room.
         """
-        self.size = page_up(max(size, 1))
+        self.size = max(size, 1) + PAGE_SIZE - 1 & -PAGE_SIZE
         slack = max(alignment, PAGE_SIZE) - PAGE_SIZE
         whole = self.size + slack
         try:

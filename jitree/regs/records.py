@@ -192,7 +192,7 @@ class ModuleRecord:
         access = ACCESS_READ | (ACCESS_PRIVATE if is_own else 0)
         rodata = self._own(VmBuffer.parts(table, data, constants.offsets, constants.lengths, access))
         self.rodata: memoryview = rodata.data
-        first = address_of(self._memory) + MODULE.size
+        first = self.address + MODULE.size
         fields = {
             "code": address_of(program.words),
             "functions": first,
@@ -225,7 +225,8 @@ class ModuleRecord:
         slots = np.array([slot for row in distinct for _, slot in row.argument_slots] or [0], np.int32)
         self._owned.append(slots)
         counts = [len(row.argument_slots) for row in distinct]
-        places = [address_of(slots) + 4 * before for before in accumulate([0, *counts[:-1]])]
+        at = address_of(slots)
+        places = [at + 4 * before for before in accumulate([0, *counts[:-1]])]
         first = MODULE.size // 8
         words = self._memory[first : first + len(rows) * _FUNCTION_WORDS].reshape(-1, _FUNCTION_WORDS)
         halves = words.view(np.int32)
