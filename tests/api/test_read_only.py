@@ -160,7 +160,7 @@ def test_what_the_host_sees_is_read_only(session: Session, kept: Kept) -> None:
     for _ in CALLS:
         host = np.asarray(array)
         assert address(host) == address(kept) and not host.flags.writeable
-        with pytest.raises(ValueError, match="read-only"):
+        with pytest.raises(PermissionDeniedError, match="read-only"):
             np.negative(X, out=array)
         assert host.data.readonly
         assert not np.from_dlpack(array).flags.writeable
