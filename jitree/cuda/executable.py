@@ -11,7 +11,7 @@ from weakref import ref
 
 from jitree import errors
 from jitree.codegen.record import size_of
-from jitree.cuda import executable_format, jit, ptx
+from jitree.cuda import executable_format, ptx
 from jitree.cuda.executable_format import ExportDescription
 from jitree.hal.command_layout import KernelEntry
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
@@ -75,7 +75,7 @@ class _Image:
         waiting = ptx.with_waits(image) if context.launches_early and not self.is_cubin else None
         self.waits = waiting is not None
         """Whether its kernels first wait for those that they depend on."""
-        cubins = jit.compile_image(context, waiting or image)
+        cubins = ptx.compile_image(context, waiting or image)
         context.enter()
         context.release_discarded()
         for cubin in cubins:

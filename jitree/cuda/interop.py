@@ -7,23 +7,29 @@ what the consumer had submitted by then. Only memory that begins where kernels c
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from jitree.base.dlpack import (
+    DLTensor,
     ExchangeFunctions,
+    Managed,
     Versioned,
     device_kind,
     has_elements,
+    is_valid,
+    pointer,
     require_elements,
     require_memory,
 )
+from jitree.base.dlpack_names import NAME, VERSIONED_NAME
 from jitree.base.finalizers import Finalizer, uninterrupted
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.cuda import capsules, transfers
+from jitree.cuda import transfers
 from jitree.errors import InvalidArgumentError, has_attribute, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
@@ -38,6 +44,124 @@ if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
     from jitree.hal.buffer import Allocation, Buffer
     from jitree.hal.fence import Fence
+
+
+_USED: Final = b"used_dltensor"
+_USED_VERSIONED: Final = b"used_dltensor_versioned"
+VERSION: Final = (1, 0)
+"""The version of the record that is written."""
+_READ_ONLY: Final = 1
+
+
+class Contents(NamedTuple):
+    """Describes a dense tensor as capsules do."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    """Distances in elements; None: row-major without gaps."""
+    code: int
+    bits: int
+    lanes: int
+    device: tuple[int, int]
+    read_only: bool
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_api = ctypes.pythonapi
+_new = _api.PyCapsule_New
+_new.restype = ctypes.py_object
+_new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+
+_exported: Final[dict[int, tuple[object, ...]]] = {}
+"""What lives until a record's deleter is called, by the record's address."""
+
+
+def make(contents: Contents, keeper: object, max_version: tuple[int, int] | None) -> Any:
+    """A capsule over memory that ``keeper`` keeps until the consumer has done with it."""
+    rank = len(contents.shape)
+    shape = (ctypes.c_int64 * rank)(*contents.shape)
+    strides = (ctypes.c_int64 * rank)(*_row_major(contents.shape))
+    tensor = DLTensor(
+        contents.address, *contents.device, rank, contents.code, contents.bits, contents.lanes,
+        ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)),
+        ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)), 0,
+    )  # fmt: skip
+    record: Managed | Versioned
+    if max_version is not None and max_version[0] >= VERSION[0]:
+        flags = _READ_ONLY if contents.read_only else 0
+        record = Versioned(*VERSION, None, ctypes.cast(_release, ctypes.c_void_p), flags, tensor)
+        name = VERSIONED_NAME
+    else:
+        record = Managed(tensor, None, ctypes.cast(_release, ctypes.c_void_p))
+        name = NAME
+    _exported[ctypes.addressof(record)] = (record, shape, strides, keeper)
+    return _new(ctypes.addressof(record), name, ctypes.cast(_drop_capsule, ctypes.c_void_p))
+
+
+class Taken:
+    """Owns another library's tensor, and gives it back when this object dies."""
+
+    def __init__(self, record: Managed | Versioned) -> None:
+        """ValueError for a version that is not known."""
+        self._address = ctypes.addressof(record)
+        self._ending = Finalizer(partial(_Deleter(record.deleter), self._address) if record.deleter else None)
+        if isinstance(record, Versioned) and record.major != VERSION[0]:
+            raise ValueError(f"a DLPack tensor of version {record.major}.{record.minor}")
+        read_only = isinstance(record, Versioned) and bool(record.flags & _READ_ONLY)
+        tensor = record.tensor
+        strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else None
+        self.contents = Contents(
+            (tensor.data or 0) + tensor.byte_offset, tuple(tensor.shape[: tensor.rank]), strides, tensor.code,
+            tensor.bits, tensor.lanes, (tensor.device_kind, tensor.device_number), read_only,
+        )  # fmt: skip
+
+    @classmethod
+    def of_capsule(cls, capsule: Any) -> Taken:
+        """ValueError for what is no unused capsule of DLPack."""
+        address = id(capsule)
+        if is_valid(address, VERSIONED_NAME):
+            record: Managed | Versioned = Versioned.from_address(pointer(address, VERSIONED_NAME))
+            _set_name(address, _USED_VERSIONED)
+        elif is_valid(address, NAME):
+            record = Managed.from_address(pointer(address, NAME))
+            _set_name(address, _USED)
+        else:
+            raise ValueError("no DLPack capsule, or one that has been used already")
+        return cls(record)
+
+
+def _drop_unused(capsule: int) -> None:
+    """The end of a capsule that has not been used."""
+    for name in (VERSIONED_NAME, NAME):
+        if is_valid(capsule, name):
+            _exported.pop(pointer(capsule, name), None)
+
+
+_release: Final = _Deleter(_exported.pop)
+"""No Python code, at whose beginning an interrupt could come."""
+_drop_capsule: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop_unused)
+
+
+def _row_major(shape: tuple[int, ...]) -> list[int]:
+    strides = [1] * len(shape)
+    for index in range(len(shape) - 1, 0, -1):
+        strides[index - 1] = strides[index] * max(1, shape[index])
+    return strides
+
+
+def is_row_major(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
+    """Whether elements lie one after the other without gaps; ``strides`` in elements."""
+    if strides is None or 0 in shape:
+        return True
+    expected = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
 
 _CUDA: Final = 2
 _CUDA_MANAGED: Final = 13
@@ -97,7 +221,7 @@ class CudaExchange:
     def import_memory(self, address: int, length: int, owner: object) -> Buffer:
         functions = ExchangeFunctions.of(type(owner))
         if functions is not None:
-            owner = capsules.Taken(Versioned.from_address(functions.take(owner)))
+            owner = Taken(Versioned.from_address(functions.take(owner)))
         return self._allocator.import_device(address, length, owner)
 
     def import_view(self, value: Any) -> BufferView:
@@ -120,20 +244,20 @@ class CudaExchange:
         taken = self._take_by_functions(value) or self._take_by_method(value)
         contents = taken.contents
         require_memory(contents.address, contents.shape)
-        if not capsules.is_row_major(contents.shape, contents.strides):
+        if not is_row_major(contents.shape, contents.strides):
             raise InvalidArgumentError("an array with gaps cannot be taken; make it contiguous first")
         if contents.lanes != 1:
             raise InvalidArgumentError(f"an array of vectors of {contents.lanes} elements cannot be taken")
         row = _row(contents.code, contents.bits)
         return self._view(contents.address, contents.shape, row, contents.read_only, taken)
 
-    def _take_by_functions(self, value: Any) -> capsules.Taken | None:
+    def _take_by_functions(self, value: Any) -> Taken | None:
         """Takes an array by DLPack's functions in C, after what the library has submitted; None for types
         without them, and for arrays that these do not describe."""
         functions = ExchangeFunctions.of(type(value))
         if functions is None or not has_elements(value):
             return None
-        taken = capsules.Taken(Versioned.from_address(functions.take(value)))
+        taken = Taken(Versioned.from_address(functions.take(value)))
         device = taken.contents.device
         if device[0] not in (_CUDA, _CUDA_MANAGED):
             return None
@@ -141,7 +265,7 @@ class CudaExchange:
         self._order_after(functions.stream(device) or DEFAULT_ORDER)
         return taken
 
-    def _take_by_method(self, value: Any) -> capsules.Taken:
+    def _take_by_method(self, value: Any) -> Taken:
         require_elements(value)
         self._require_here(int(value.__dlpack_device__()[1]))
         with self._stream.users as may_ask:
@@ -149,11 +273,11 @@ class CudaExchange:
                 self._stream.check_open()
             stream = int(self._stream.handle)
             try:
-                capsule = value.__dlpack__(stream=stream, max_version=capsules.VERSION)
+                capsule = value.__dlpack__(stream=stream, max_version=VERSION)
             except TypeError as error:  # made before DLPack 1.0
                 pass_interruption(error)
                 capsule = value.__dlpack__(stream=stream)
-        return capsules.Taken.of_capsule(capsule)
+        return Taken.of_capsule(capsule)
 
     def _import_interface(self, value: Any) -> BufferView:
         interface = value.__cuda_array_interface__
@@ -167,7 +291,7 @@ class CudaExchange:
         strides = interface.get("strides")
         if strides is not None:
             strides = tuple(stride // dtype.itemsize for stride in strides)
-        if not capsules.is_row_major(shape, strides):
+        if not is_row_major(shape, strides):
             raise InvalidArgumentError("an array with gaps cannot be taken; make it contiguous first")
         address, read_only = interface["data"]
         self._order_after(interface.get("stream", DEFAULT_ORDER))
@@ -235,19 +359,17 @@ class CudaExchange:
         code, bits = _code(element_type(view.element_type))
         buffer = view.buffer
         read_only = not buffer.allowed_access & _WRITE
-        if read_only and (max_version is None or max_version < capsules.VERSION):
+        if read_only and (max_version is None or max_version < VERSION):
             raise BufferError("only DLPack 1.0 can tell that an array must not be written to")
         consumer = DEFAULT_ORDER if stream is None else stream
         self._settle(wait)
         self._share(view)
         if consumer != _UNORDERED:
             self._order_before(consumer)
-        contents = capsules.Contents(
-            buffer.address, view.shape, None, code, bits, 1, self.dlpack_device, read_only
-        )
+        contents = Contents(buffer.address, view.shape, None, code, bits, 1, self.dlpack_device, read_only)
         # Its end may come on any thread, also inside another library's calls.
         keeper = Finalizer(uninterrupted(partial(self._stream.give_back, buffer.allocation, consumer)))
-        return capsules.make(contents, keeper, max_version)
+        return make(contents, keeper, max_version)
 
     def array_interface(self, view: BufferView, wait: Fence | None) -> dict[str, Any]:
         """As :meth:`ArrayExchange.array_interface`; work submitted to ``stream`` makes the elements."""

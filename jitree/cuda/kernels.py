@@ -10,7 +10,7 @@ from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.cuda import jit, ptx
+from jitree.cuda import ptx
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Api, Handle, Owned
@@ -50,7 +50,7 @@ class Kernels:
         waiting = ptx.with_waits(text) if context.launches_early else None
         self.wait = waiting is not None
         """Whether they first wait for the launches that they depend on."""
-        cubins = jit.compile_image(context, waiting or text)
+        cubins = ptx.compile_image(context, waiting or text)
         for part, cubin in zip(ptx.split(text), cubins, strict=True):
             owned = context.make("cuModuleLoadData", (cubin,), "cuModuleUnload")
             self._modules.append(owned)

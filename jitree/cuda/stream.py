@@ -17,13 +17,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.finalizers import guard, with_lock
-from jitree.cuda import stream_users
+from jitree.cuda import stream_share
 from jitree.cuda.api import Handle
 from jitree.cuda.context import EventPool, PooledEvent
 from jitree.cuda.plan import KernelSizes
 from jitree.cuda.semaphore import CudaSemaphore, call_all
-from jitree.cuda.stream_share import CudaAllocation, OrderedAllocation, StreamShare
-from jitree.cuda.stream_users import StreamUsers
+from jitree.cuda.stream_share import CudaAllocation, OrderedAllocation, StreamShare, StreamUsers
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.local.queue_record import LOST
@@ -105,7 +104,7 @@ class Stream:
         self._recent: deque[tuple[int, Callable[[], str]]] = deque(maxlen=_SUSPECTS)
         self._promises: deque[tuple[int, Semaphore, int]] = deque()
         self._kept: deque[tuple[int, Any]] = deque()
-        stream_users.watch(self)
+        stream_share.watch(self)
 
     @property
     def tick(self) -> int:

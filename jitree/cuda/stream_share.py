@@ -1,14 +1,21 @@
-"""Shares a stream with machine code: its record, functions of the driver, memory."""
+"""Shares a stream with machine code, threads that query it, and forked processes.
+
+Machine code gets its record, functions of the driver and memory. A stream is destroyed when no thread asks
+the driver whether it is done, for which no lock is needed. A GPU belongs to the process that opened it, and
+CUDA cannot be used in a child of that.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import os
+import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from weakref import finalize
 
 from jitree.base.finalizers import guard
@@ -18,7 +25,7 @@ from jitree.codegen.record import size_of, words_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
 from jitree.cuda.plan import Submission
 from jitree.cuda.stream_record import MOST_HELD, MOST_HELD_WORDS, MOST_NEIGHBOURS, StreamRecord
-from jitree.errors import UnimplementedError
+from jitree.errors import FailedPreconditionError, UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD, Allocation
 from jitree.hal.command_layout import List
@@ -33,18 +40,99 @@ from jitree.hal.timeline_record import (
 from jitree.regs.layout import PLACE_SHIFT
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
-    from jitree.cuda.api import Handle
+    from jitree.cuda.api import Api, Handle
     from jitree.cuda.context import CudaContext
     from jitree.cuda.plan import CudaCommandList
     from jitree.hal.timeline_record import KnownLists
+
+    class Inherited(Protocol):
+        """A stream."""
+
+        api: Api
+        lock: threading.RLock
+        share: StreamShare
+        is_inherited: bool
 
     class MemoryStream(Protocol):
         """The stream of the device that memory belongs to."""
 
         context: CudaContext
         share: StreamShare
+
+
+_streams: Final[SharedWeakSet[Inherited]] = SharedWeakSet()
+
+_QUERY_SECONDS: Final = 1.0
+"""Seconds that machine code has to come out of a query of the driver, which takes less than a microsecond. A
+stream that it is in for longer lives as long as the process."""
+
+
+def watch(stream: Inherited) -> None:
+    """Makes the stream refuse use in children that the process forks."""
+    _streams.add(stream)
+
+
+def _after_fork() -> None:
+    for stream in _streams:
+        stream.lock = guard()  # a thread that the child does not have may hold it
+        stream.is_inherited = True
+        stream.share.record.after_fork()
+        stream.share.record.hold(CLOSED)
+        stream.api.lost = FailedPreconditionError(
+            f"{stream.api.name} was opened before this process was forked and cannot be used in it; open the "
+            "device in a process that was started with 'spawn' (multiprocessing.set_start_method)"
+        )
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class QueriedStream(Protocol):
+    """Stands for a stream that machine code queries, too."""
+
+    @property
+    def is_asked(self) -> bool: ...
+
+
+class StreamUsers:
+    """Counts the threads that query a stream in Python. ``with users as may_ask:`` counts one of them; the
+    last one after :meth:`end` destroys the stream, since the thread that ends it may be among them (the
+    garbage collector runs anywhere)."""
+
+    def __init__(self, asked: QueriedStream, destroy: Callable[[], object]) -> None:
+        self._asked = asked
+        self._here: list[None] = []
+        self._destroy = [destroy]
+        self.are_over = False
+        """Whether threads may no longer ask."""
+
+    def __enter__(self) -> bool:
+        self._here.append(None)  # first: a thread that calls `end` has to see it
+        return not self.are_over
+
+    def __exit__(self, *exception: object) -> None:
+        self._here.pop()
+        if self.are_over:
+            self._leave()
+
+    def end(self) -> None:
+        """Machine code begins no query any more, and nothing is submitted."""
+        self.are_over = True
+        _ended.add(self)
+        self._leave()
+
+    def _leave(self) -> None:
+        until = time.monotonic() + _QUERY_SECONDS
+        while not self._here and self._asked.is_asked and time.monotonic() < until:
+            time.sleep(0)
+        if not self._here and not self._asked.is_asked:
+            with suppress(IndexError):  # another thread was quicker
+                self._destroy.pop()()
+            _ended.discard(self)
+
+
+_ended: Final[set[StreamUsers]] = set()
+"""Those whose stream a thread is in still: what owns the stream must not be forgotten, which destroys it."""
 
 
 _FUNCTIONS: Final = {

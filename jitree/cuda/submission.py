@@ -1,7 +1,7 @@
 """Put command lists into a stream, as graphs of the table of programs: what a Timeline names.
 
 A list is found by the shapes of its rows, and held back for a while if the device has enough to do
-(``held.py``).
+(``launches.py``).
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from jitree.codegen.record import (
     place_of,
     size_of,
 )
-from jitree.cuda.held import (
+from jitree.cuda.launches import (
     are_launches,
     asks_python,
     can_wait,
     has_launched_held,
     hold,
     is_room_for,
+    launch,
     launch_held,
+    launch_singly,
+    mixed,
     words_of,
 )
-from jitree.cuda.launches import launch, launch_singly, mixed
 from jitree.cuda.stream_record import (
     BUCKETS,
     MOST_NEIGHBOURS,

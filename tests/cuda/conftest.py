@@ -12,7 +12,7 @@ from jitree import Session
 from jitree.api.calls.native import RECIPE as CALLS_RECIPE
 from jitree.codegen import image
 from jitree.codegen.image import cache
-from jitree.cuda import jit, timings
+from jitree.cuda import ptx, timings
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.driver import CudaDriver
 from jitree.cuda.stream_share import RECIPE as STREAMS
@@ -48,7 +48,7 @@ def cubins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return call
 
     for name in ("load_cubins", "store_cubins"):
-        monkeypatch.setattr(jit, name, apart(getattr(jit, name)))
+        monkeypatch.setattr(ptx, name, apart(getattr(ptx, name)))
     return folder
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from jitree import Session
 from jitree.cuda.device import CudaDevice
-from jitree.cuda.stream_users import StreamUsers
+from jitree.cuda.stream_share import StreamUsers
 from jitree.errors import StatusCode
 from jitree.hal.fence import Fence
 from jitree.hal.semaphore import Semaphore
@@ -104,7 +104,7 @@ def test_the_thread_that_ends_it_may_ask() -> None:
 
 
 def test_what_machine_code_does_not_leave_is_not_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jitree.cuda.stream_users._QUERY_SECONDS", 0.01)
+    monkeypatch.setattr("jitree.cuda.stream_share._QUERY_SECONDS", 0.01)
     asked, ended = Queried(), list[str]()
     asked.is_asked = True
     users = StreamUsers(asked, lambda: ended.append("ended"))

@@ -18,7 +18,7 @@ from jitree import Array, Session
 from jitree.api.calls import packing, reference_packing, tensor_packing
 from jitree.api.calls.declaration import DeclaredTensor, Parameter
 from jitree.base import dlpack
-from jitree.cuda import capsules
+from jitree.cuda import interop
 from jitree.cuda.device import CudaDevice
 from jitree.errors import (
     FailedPreconditionError,
@@ -294,7 +294,7 @@ def test_memory_comes_back_after_the_consumers_work(
     assert records == ([] if consumer == 1 else [consumer])
     held = [device.device_allocator.allocate(0x30, 0, 256) for _ in range(4)]
     assert address in {buffer.address for buffer in held}
-    assert not capsules._exported
+    assert not interop._exported
 
 
 def test_capsules_that_were_used_twice_or_are_none(session: Session) -> None:

@@ -12,7 +12,7 @@ import pytest
 from jitree import Session
 from jitree.base import dlpack
 from jitree.base.dlpack_names import VERSIONED_NAME
-from jitree.cuda import capsules
+from jitree.cuda import interop
 from tests.api import producers
 from tests.cuda.fake import FakeDriver
 from tests.cuda.test_exchange import Producer
@@ -23,7 +23,7 @@ def _give(value: Any, out: int) -> int:
     capsule = value.array.__dlpack__(stream=-1, max_version=(1, 0))
     address = dlpack.pointer(id(capsule), VERSIONED_NAME)
     ctypes.c_void_p.from_address(out).value = address
-    capsules._set_name(id(capsule), capsules._USED_VERSIONED)
+    interop._set_name(id(capsule), interop._USED_VERSIONED)
     value.given += 1
     return 0
 
@@ -64,24 +64,24 @@ def test_functions_in_c_order_after_the_stream_of_the_library(fake: FakeDriver, 
 
 
 def test_what_functions_in_c_give_is_given_back(session: Session) -> None:
-    exported = len(capsules._exported)
+    exported = len(interop._exported)
     taken = session.to_device(CProducer(session.to_device(np.zeros(4, np.float32))))
-    assert len(capsules._exported) == exported + 1
+    assert len(interop._exported) == exported + 1
     del taken
     gc.collect()
     device: Any = session.device
     device.trim()
-    assert len(capsules._exported) == exported
+    assert len(interop._exported) == exported
 
 
 def test_a_tensor_of_another_version_is_given_back(session: Session) -> None:
-    exported = len(capsules._exported)
+    exported = len(interop._exported)
     array = session.to_device(np.zeros(4, np.float32))
     capsule = array.__dlpack__(max_version=(1, 0))
     record = dlpack.Versioned.from_address(dlpack.pointer(id(capsule), VERSIONED_NAME))
-    capsules._set_name(id(capsule), capsules._USED_VERSIONED)
+    interop._set_name(id(capsule), interop._USED_VERSIONED)
     record.major = 2
     with pytest.raises(ValueError, match=r"version 2\.0"):
-        capsules.Taken(record)
+        interop.Taken(record)
     gc.collect()
-    assert len(capsules._exported) == exported
+    assert len(interop._exported) == exported

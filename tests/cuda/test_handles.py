@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from jitree.base.finalizers import has_guard
-from jitree.cuda import kernels, ptx, stream_users
+from jitree.cuda import kernels, ptx, stream_share
 from jitree.cuda.channel import GroupWatch
 from jitree.cuda.completion import CompletionThread, InboxThread
 from jitree.cuda.context import CudaContext
 from jitree.cuda.device import CudaDevice
-from jitree.cuda.jit import _compile
 from jitree.cuda.kernels import Kernels
 from jitree.cuda.nccl import _share
+from jitree.cuda.ptx import _compile
 from jitree.cuda.steps import _Timer
 from jitree.cuda.stream import Stream
 from jitree.cuda.stream_share import StreamShare
@@ -215,7 +215,7 @@ def test_what_is_called_after_something_was_given_back(fake: FakeDriver, device:
 def test_a_stream_that_machine_code_is_in_outlives_its_device(
     fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_users, "_QUERY_SECONDS", 0.0)
+    monkeypatch.setattr(stream_share, "_QUERY_SECONDS", 0.0)
     stream = Stream(device.context, CompletionThread("test"), Profiler())
     asked, number = monkeypatch.context(), int(stream.handle)
     with asked as patch:
@@ -228,7 +228,7 @@ def test_a_stream_that_machine_code_is_in_outlives_its_device(
         assert number in fake.streams
     with entered:
         pass
-    assert number not in fake.streams and not stream_users._ended
+    assert number not in fake.streams and not stream_share._ended
 
 
 # -- threads -----------------------------------------------------------------------------------------------

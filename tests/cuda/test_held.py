@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jitree.codegen.record import layout_of, words_of
-from jitree.cuda import held, programs
+from jitree.cuda import launches, programs
 from jitree.cuda.stream_record import BUCKETS, MOST_HELD, MOST_WANTED, ProgramTableRecord
 from jitree.errors import StatusError
 from jitree.hal.buffer import BufferView
@@ -108,7 +108,7 @@ def test_the_first_list_is_launched_at_once_and_the_others_as_one(calls: Calls) 
 
 def test_many_launches_become_several_graphs() -> None:
     """The first one soon, each of the next ones of twice as many."""
-    calls = Calls(1 + 3 * held._FEWEST_LAUNCHES)
+    calls = Calls(1 + 3 * launches._FEWEST_LAUNCHES)
     calls.given = np.ones(16, np.float32)
     calls.view = calls.side.session.to_device(calls.given).view
     warm(calls)
@@ -206,5 +206,5 @@ def test_sequences_whose_hashes_begin_alike_are_both_wanted() -> None:
     words[fields.missed], words[fields.wanted] = missed.buffer_info()[0], wanted.buffer_info()[0]
     table = ProgramTableRecord(words.buffer_info()[0])
     for found in (0x10005, 0x20005, 0x30005 + BUCKETS, 0x10005, 0x20005):
-        held.note_missed(table, row.buffer_info()[0], 2, found)
+        launches.note_missed(table, row.buffer_info()[0], 2, found)
     assert words[fields.wanted_count] == 2

@@ -16,7 +16,7 @@ import pytest
 from jitree import Array, Session, donate
 from jitree.base import dlpack, dlpack_names
 from jitree.base.dlpack import DLTensor
-from jitree.cuda import capsules
+from jitree.cuda import interop
 from jitree.cuda.device import CudaDevice
 from jitree.errors import FailedPreconditionError, InternalError, InvalidArgumentError, StatusError
 from tests.api import producers
@@ -67,7 +67,7 @@ def _describe(value: Tensor, out: Any) -> int:
 def _give(value: Tensor, out: int) -> int:
     capsule = value.array.__dlpack__(stream=-1, max_version=(1, 0))
     ctypes.c_void_p.from_address(out).value = dlpack.pointer(id(capsule), dlpack_names.VERSIONED_NAME)
-    capsules._set_name(id(capsule), capsules._USED_VERSIONED)
+    interop._set_name(id(capsule), interop._USED_VERSIONED)
     return 0
 
 
@@ -139,7 +139,7 @@ def test_a_call_comes_after_what_the_library_has_submitted(
 
 def test_memory_is_kept_as_long_as_the_program_or_a_result_uses_it(session: Session) -> None:
     module = session.load(LENDING)
-    exported = len(capsules._exported)
+    exported = len(interop._exported)
     tensor = Tensor(session.to_device(X))
     warm(module.same, tensor)
     warm(module.keep, tensor)
@@ -147,7 +147,7 @@ def test_memory_is_kept_as_long_as_the_program_or_a_result_uses_it(session: Sess
     result = module.same(Tensor(session.to_device(3 * X)))
     module.keep(Tensor(session.to_device(5 * X)))
     gc.collect()
-    assert len(capsules._exported) > exported
+    assert len(interop._exported) > exported
     for _ in range(3):
         session.to_device(np.zeros(8, np.float32))  # would get memory that came back
     assert np.array_equal(np.asarray(result), 3 * X)
@@ -158,7 +158,7 @@ def test_memory_is_kept_as_long_as_the_program_or_a_result_uses_it(session: Sess
     gc.collect()
     device: Any = session.device
     device.trim()
-    assert len(capsules._exported) == exported
+    assert len(interop._exported) == exported
 
 
 def test_what_others_write_to_lent_memory_is_seen(session: Session) -> None:
@@ -175,18 +175,18 @@ def test_an_unfinished_call_keeps_what_was_lent(fake: FakeDriver, session: Sessi
     add = session.load(LENDING_ASYNC).add
     x = session.to_device(X)
     warm(add, Tensor(x), x)
-    exported = len(capsules._exported)
+    exported = len(interop._exported)
     tensor = Tensor(session.to_device(7 * X))
     fake.hold()
     result = add.submit(tensor, x)
     del tensor
     gc.collect()
-    assert len(capsules._exported) == exported + 1
+    assert len(interop._exported) == exported + 1
     fake.release()
     assert np.array_equal(np.asarray(result), 8 * X)
     device: Any = session.device
     device.trim()
-    assert len(capsules._exported) == exported
+    assert len(interop._exported) == exported
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from jitree.dispatch.native.lower import PROGRAM, lower, resumable
 from jitree.dispatch.native.prelude import BASE
 from jitree.dispatch.native.source import decode, mnemonics
 from jitree.hal.command_layout import KernelDispatch
+from jitree.loaders.vmvx.analysis import stored_bindings
 from jitree.loaders.vmvx.kernels import CHANGE_LISTS, KernelNotes, WorkerContextRecord
-from jitree.loaders.vmvx.stores import stored_bindings
 from jitree.regs.layout import FRAME, SCRATCH, STATE
 
 WORKGROUP: Final = "workgroup"

@@ -69,11 +69,11 @@ class VmvxLoader(ExecutableLoader):
         return format == FORMAT
 
     def stores(self, data: memoryview) -> Sequence[tuple[str, int]]:
-        """See :mod:`jitree.loaders.vmvx.stores`."""
+        """See :mod:`jitree.loaders.vmvx.analysis`."""
         if not looks_like_module(data):
             return ()
         from jitree.dispatch.native.source import from_program  # few programs ask
-        from jitree.loaders.vmvx.stores import stored_bindings
+        from jitree.loaders.vmvx.analysis import stored_bindings
 
         try:
             executable = BytecodeModule.load(bytes(data), "executable")
@@ -166,7 +166,7 @@ def _compiled(
 
     @cache
     def sizes(kernel: int, count: int) -> float:
-        from jitree.loaders.vmvx.costs import KernelCosts  # now: most calls are too short to ask
+        from jitree.loaders.vmvx.analysis import KernelCosts  # now: most calls are too short to ask
 
         return KernelCosts(executable.program, ordinals).of_workgroup(kernel, count)
 

@@ -2,7 +2,7 @@
 
 What the rest of a command list costs is known after a few workgroups: those that are left, times what each
 has taken; for a kernel that has not run its loops say how many instructions those are
-(:mod:`jitree.loaders.vmvx.costs`). What building costs is
+(:mod:`jitree.loaders.vmvx.analysis`). What building costs is
 estimated by the provider of the image, from the size of the kernels and what builds take on this machine.
 A few kernels often take most of a call: those are built first, and where that saves more than it takes the
 builder has as much of the processors as the program.
@@ -88,7 +88,7 @@ def left(estimate: float, passed: float, interpreted: float) -> float:
 
 
 Sizes = Callable[[int, int], float]
-"""Instructions of a workgroup, by kernel and the number of workgroups (:mod:`jitree.loaders.vmvx.costs`)."""
+"""Instructions of a workgroup, by kernel and number of workgroups (:mod:`jitree.loaders.vmvx.analysis`)."""
 
 
 class Running(NamedTuple):

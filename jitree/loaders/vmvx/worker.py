@@ -183,7 +183,7 @@ class Worker:
         watch_calls(self.context.table)
         self._executable = executable
         self._stored: dict[int, int] = {}
-        """What kernels may store to (:mod:`jitree.loaders.vmvx.stores`)."""
+        """What kernels may store to (:mod:`jitree.loaders.vmvx.analysis`)."""
         self._functions = [f"{executable.name}.{name}" for name in entries]
         self._calls: dict[int, GridCall] = {}
         self._state: GridState | None = None
@@ -266,7 +266,7 @@ class Worker:
         stored = self._stored.get(ordinal)
         if stored is None:
             from jitree.dispatch.native.source import from_program  # not for a first result of a small file
-            from jitree.loaders.vmvx.stores import stored_bindings
+            from jitree.loaders.vmvx.analysis import stored_bindings
 
             function = self.call(ordinal).function.ordinal
             stored = stored_bindings(from_program(self._executable.program), function)

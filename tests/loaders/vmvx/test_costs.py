@@ -8,7 +8,7 @@ from math import inf, isfinite
 
 import pytest
 
-from jitree.loaders.vmvx.costs import KernelCosts, _Reading
+from jitree.loaders.vmvx.analysis import KernelCosts, _Reading
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels
 from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler

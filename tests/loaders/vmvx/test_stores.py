@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jitree.dispatch.native.source import from_program
+from jitree.loaders.vmvx.analysis import ALL, stored_bindings
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels
-from jitree.loaders.vmvx.stores import ALL, stored_bindings
 from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 from tests.loaders.samples import FOLDER, sample

@@ -13,9 +13,8 @@ from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import LIBRARY, condition, emit, fenced
 from jitree.dispatch.native.nests.plan import PlannedNest
-from jitree.dispatch.native.nests.polynomials import ZERO, Polynomial
 from jitree.dispatch.native.nests.reading import emit_part
-from jitree.dispatch.native.nests.structure import ElementAccess, Level, Predicate
+from jitree.dispatch.native.nests.structure import ZERO, ElementAccess, Level, Polynomial, Predicate
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value, is_neutral, operand
 

@@ -18,8 +18,15 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.polynomials import ONE, ZERO, Polynomial, is_narrow
-from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
+from jitree.dispatch.native.nests.structure import (
+    ONE,
+    ZERO,
+    ElementAccess,
+    Level,
+    Polynomial,
+    Structure,
+    is_narrow,
+)
 from jitree.dispatch.native.ssa import Value
 
 if TYPE_CHECKING:

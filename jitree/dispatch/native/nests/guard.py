@@ -11,17 +11,21 @@ from collections.abc import Collection, Iterator, Sequence
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.plan import Order, PlannedNest
-from jitree.dispatch.native.nests.polynomials import (
+from jitree.dispatch.native.nests.reading import BoundWriter, Extremes, PolynomialReader, separated
+from jitree.dispatch.native.nests.rewrites import narrowed
+from jitree.dispatch.native.nests.structure import (
+    ELEMENT_LLVM,
     NARROW_BITS,
     SYMBOL_BITS,
     ZERO,
+    ElementAccess,
+    Level,
+    NotANest,
     Polynomial,
+    Structure,
     is_narrow,
     is_wide,
 )
-from jitree.dispatch.native.nests.reading import BoundWriter, Extremes, PolynomialReader, separated
-from jitree.dispatch.native.nests.rewrites import narrowed
-from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, NotANest, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 

@@ -23,9 +23,8 @@ from jitree.dispatch.native.nests.writer import Writer
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nests.plan import Plan
-    from jitree.dispatch.native.nests.polynomials import Polynomial
     from jitree.dispatch.native.nests.reading import PolynomialReader
-    from jitree.dispatch.native.nests.structure import Structure
+    from jitree.dispatch.native.nests.structure import Polynomial, Structure
     from jitree.dispatch.native.nests.writer import NestContext
     from jitree.dispatch.native.ssa import SsaFunction, SsaLoop
 

@@ -14,12 +14,10 @@ from math import prod
 from typing import Final
 
 from jitree.base import processor
-from jitree.dispatch.native.nests.contractions import Product, find_product
 from jitree.dispatch.native.nests.plan import Order, Plan
-from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.recognise import FUNCTION_WEIGHT, Dependence
-from jitree.dispatch.native.nests.reductions import extreme_of, find_fold
-from jitree.dispatch.native.nests.structure import ElementAccess, Level, Split, Structure
+from jitree.dispatch.native.nests.reductions import Product, extreme_of, find_fold, find_product
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Polynomial, Split, Structure
 from jitree.dispatch.native.ssa import Value
 from jitree.regs.layout import PACKED_ROWS
 

@@ -1,6 +1,6 @@
 """Writes sums of products by instructions that add several, and the look at numbers.
 
-Words are four bytes, or two bfloat16 numbers, out of rows (``contractions.py``).
+Words are four bytes, or two bfloat16 numbers, out of rows (``reductions.py``).
 
 The look tells whether no number of a nest, no product and no sum can be denormal, and no product infinite or
 NaN. A bfloat16 number with exponent ``e`` (as its bits have it) is a multiple of ``2**(e - 134)``. Where the
@@ -17,8 +17,8 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
-from jitree.dispatch.native.nests.contractions import LANES, Product, line
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Panel
+from jitree.dispatch.native.nests.reductions import LANES, Product, line
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value

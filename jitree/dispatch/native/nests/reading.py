@@ -5,7 +5,7 @@ clamps, where the ranges of the counters decide them.
 
 What is not known of values from outside is assumed where that helps: that they are not negative, as sizes and
 workgroup numbers are. The guard checks each assumption. Nothing is concluded from what may wrap
-(``polynomials.py``).
+(``structure.py``).
 Parts of indices that are computed for each element are symbols: quotients and remainders where no loop can be
 split by the divisor, and positions in floating-point numbers, as those of images that are made larger. Such a
 part is a remainder, or falls nowhere: rounding, too, leaves numbers in their order. So what it is where the
@@ -22,15 +22,17 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.operations import emit, is_pure
-from jitree.dispatch.native.nests.polynomials import (
+from jitree.dispatch.native.nests.structure import (
     GREATEST_SYMBOL,
     ZERO,
     Interval,
+    Level,
+    NotANest,
     Polynomial,
+    Split,
     interval_of,
     is_wide,
 )
-from jitree.dispatch.native.nests.structure import Level, NotANest, Split
 from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.vector_math.ir import FUNCTIONS
 from jitree.dispatch.native.nests.operations import LIBRARY, is_pure
-from jitree.dispatch.native.nests.polynomials import Polynomial
 from jitree.dispatch.native.nests.reading import PolynomialReader, separated
 from jitree.dispatch.native.nests.rewrites import add_level
 from jitree.dispatch.native.nests.structure import (
@@ -19,6 +18,7 @@ from jitree.dispatch.native.nests.structure import (
     Level,
     Literal,
     NotANest,
+    Polynomial,
     Predicate,
     Structure,
 )

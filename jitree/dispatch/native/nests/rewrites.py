@@ -24,15 +24,18 @@ from itertools import pairwise
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.native.nests.polynomials import ONE, ZERO, Polynomial, is_narrow
 from jitree.dispatch.native.nests.reading import PolynomialReader
 from jitree.dispatch.native.nests.structure import (
+    ONE,
+    ZERO,
     ElementAccess,
     Level,
     Literal,
     NotANest,
+    Polynomial,
     Split,
     Structure,
+    is_narrow,
     new_level,
 )
 from jitree.dispatch.native.ssa import SsaLoop, Value

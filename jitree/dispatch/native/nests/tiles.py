@@ -8,7 +8,7 @@ rows lie in memory, a tile reads each of them once; each element still has its o
 (``memory.py``). Where many rows of the other matrix meet the same square, it is put into memory instead, a
 block of the reduction at a time, side by side as lanes need it, and read from there. Four rows are read at
 once: where rows are a power of two apart, more of them would drive each other out of the cache. Words of
-several iterations (``contractions.py``) are put there too, followed by their sums where elements are moved.
+several iterations (``reductions.py``) are put there too, followed by their sums where elements are moved.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
-from jitree.dispatch.native.nests.contractions import LANES, Product
 from jitree.dispatch.native.nests.memory import Memory, NestRegion, Offsets, Panel, interleaved, part_columns
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.products import Products
+from jitree.dispatch.native.nests.reductions import LANES, Product
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.writer import Writer
 

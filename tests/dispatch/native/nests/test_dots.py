@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jitree.base import processor
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import contractions, planner, tiles
+from jitree.dispatch.native.nests import planner, reductions, tiles
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.decode import BytecodeModule
@@ -31,7 +31,7 @@ from tests.dispatch.native.nests.programs import (
     program,
 )
 
-lanes_of_processor = contractions.dot_lanes.__wrapped__
+lanes_of_processor = reductions.dot_lanes.__wrapped__
 SIGNS = [(left, right) for left in "su" for right in "su"]
 PROCESSORS = {
     "AVX512-VNNI": (16, 16, 4, "avx512_vnni"),
@@ -47,7 +47,7 @@ def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     lanes, accumulators, copies, flag = PROCESSORS[request.param]
     if flag and flag not in processor.words("flags"):
         pytest.skip(f"no {flag}")
-    monkeypatch.setattr(contractions, "dot_lanes", lambda: lanes)
+    monkeypatch.setattr(reductions, "dot_lanes", lambda: lanes)
     monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
     monkeypatch.setattr(planner, "copies", lambda: copies)
     monkeypatch.setattr(tiles, "WORD_PANEL_BYTES", 64 * 64)
@@ -56,8 +56,8 @@ def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def takes_dots(function: SsaFunction) -> bool:
     """Whether a nest is written with the instruction; never where there is none."""
     found = only_nest(function).plan.product is not None
-    assert found <= bool(contractions.dot_lanes())
-    return found or not contractions.dot_lanes()
+    assert found <= bool(reductions.dot_lanes())
+    return found or not reductions.dot_lanes()
 
 
 def product(sizes: tuple[int, int, int], signs: tuple[str, str], transposed: bool) -> Body:
@@ -258,7 +258,7 @@ def test_the_whole_function_is_valid() -> None:
         module([Level(size) for size in sizes], product(sizes, ("s", "s"), False)).build()
     )
     lowered = lower(from_program(built.program), ())
-    assert ("vpdpbusd" in lowered.text) == bool(contractions.dot_lanes())
+    assert ("vpdpbusd" in lowered.text) == bool(reductions.dot_lanes())
     llvm.parse_assembly(lowered.text).verify()
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jitree.base import processor
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import contractions, tiles
+from jitree.dispatch.native.nests import reductions, tiles
 from jitree.dispatch.native.nests.products import PairRanges
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
@@ -35,7 +35,7 @@ from tests.dispatch.native.nests.programs import (
     program,
 )
 
-lanes_of_processor = contractions.pair_lanes.__wrapped__
+lanes_of_processor = reductions.pair_lanes.__wrapped__
 EXPONENTS = (100, 140)
 """Of usual numbers, as their bits have them: 2**-27 to 2**13."""
 
@@ -45,7 +45,7 @@ def _processor(monkeypatch: pytest.MonkeyPatch) -> None:
     if "avx512_bf16" not in processor.words("flags"):
         pytest.skip("no avx512_bf16")
     monkeypatch.setattr(tiles, "WORD_PANEL_BYTES", 64 * 64)
-    monkeypatch.setattr(contractions, "LEAST_USES", 1)
+    monkeypatch.setattr(reductions, "LEAST_USES", 1)
 
 
 def numbers(random: np.random.Generator, exponents: Sequence[int], count: int) -> Bytes:
@@ -268,7 +268,7 @@ def test_no_byte_after_the_last_one(sizes: tuple[int, int, int], transposed: boo
 def test_others_stay_as_they_are(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = rows, columns, depth = 6, 20, 4 if what == "a short sum" else 24
     if what == "few uses":
-        monkeypatch.setattr(contractions, "LEAST_USES", 8)
+        monkeypatch.setattr(reductions, "LEAST_USES", 8)
 
     def body(text: Text, at: list[str]) -> None:
         row, column, k = at

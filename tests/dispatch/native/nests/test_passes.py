@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jitree.dispatch.native.nests.contractions import CONTRACTIONS, Contraction
 from jitree.dispatch.native.nests.passes import PASSES, NestDraft
+from jitree.dispatch.native.nests.reductions import CONTRACTIONS, Contraction
 
 _BITS = {"i8": 8, "i16": 16}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jitree.dispatch.native.nests.polynomials import Polynomial, is_narrow
+from jitree.dispatch.native.nests.structure import Polynomial, is_narrow
 from jitree.dispatch.native.ssa import PHI, Block, Value
 
 BLOCK = Block(0, 0)

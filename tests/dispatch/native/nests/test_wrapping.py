@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jitree.dispatch.native.nests.polynomials import Interval, Polynomial, interval_of, is_narrow
+from jitree.dispatch.native.nests.structure import Interval, Polynomial, interval_of, is_narrow
 from jitree.dispatch.native.ssa import PHI, Value
 from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.harness import compile_here
