@@ -41,7 +41,9 @@ _OF_A_FUNCTION: Final = (
     "_vm_function", "_context",
 )  # fmt: skip
 """What a function has of the context that runs it."""
-_OF_A_SESSION: Final = ("_context", "_direct_calls", "_packs", "_observation", "finite_check")
+_OF_A_SESSION: Final = (
+    "_context", "_direct_calls", "_packs", "_observation", "_replacements", "finite_check",
+)  # fmt: skip
 
 
 class MemoryMetrics(NamedTuple):

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
+from jitree.errors import pass_interruption
+
 _SEARCHED: Final = 5000
 """Comparing takes tens of microseconds a name, and archives may have millions."""
 _SHOWN: Final = 3
@@ -60,7 +62,8 @@ def _corrected(path: str) -> str | None:
         return place
     try:
         there = os.listdir(place or ".")
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        pass_interruption(error)
         return None
     found = [name] if name in there else near_names(name, there, likeness=_OF_FILES)
     return os.path.join(place, found[0]) if found else None

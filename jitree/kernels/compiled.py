@@ -112,7 +112,7 @@ def _view_of(kind: BoundTensor) -> Any:
     )
     names = {"carray": numba.carray, "pointer": _pointer, "dtype": numba.from_dtype(dtype), "known": known}
     names |= {"offset": kind.offset, "most": -(-known // PADDING) * PADDING}
-    exec(source, names)
+    exec(compile(source, "<kernel of the user>", "exec"), names)
     return numba.njit(names["view"])
 
 
@@ -181,7 +181,7 @@ def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str)
 
 
 def _compiled(source: str, names: dict[str, Any], kernel: Kernel, kinds: Sequence[BoundTensor]) -> Any:
-    exec(source, names)
+    exec(compile(source, "<kernel of the user>", "exec"), names)
     try:
         return numba.cfunc(_SIGNATURE)(names["entry"])
     except Exception as error:

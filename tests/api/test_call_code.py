@@ -104,7 +104,9 @@ def test_functions_are_described(session: Session) -> None:
     add = session.load(ARITHMETIC).add
     for function in (add, direct(add, X, X)):
         assert "Calls the function" in (type(function).__call__.__doc__ or "")
-        assert str(inspect.signature(function)) == "(input0: 'tensor<4xf32>', input1: 'tensor<4xf32>')"
+        assert str(inspect.signature(function)) == (
+            "(input0: 'tensor<4xf32>', input1: 'tensor<4xf32>') -> 'tensor<4xf32>'"
+        )
     assert "vm_function" in str(inspect.signature(Function))
 
 

@@ -43,6 +43,7 @@ from tests.modules.hal_programs import (
     Program,
     programs,
 )
+from tests.modules.helpers import python_session
 
 pytestmark = pytest.mark.usefixtures("machine_code")
 
@@ -62,7 +63,8 @@ class Side:
         fake_native.serve(self.fake)
         self.fake.machine_code.pop(lacks, None)
         self.device = CudaDevice(self.fake, 0)
-        self.session = Session(self.device, tier=tier)
+        by_python = tier == "plain"
+        self.session = python_session(self.device) if by_python else Session(self.device, tier=tier)
         self.executable = native_kernels.executable(self.device)
 
     def close(self) -> None:

@@ -311,3 +311,15 @@ def test_describe_says_types_as_kernels_take_them() -> None:
             (0, "10xf32", "read"),
             (1, "10xf32", "written"),
         ]
+
+
+def test_a_reloaded_session_replaces_dispatches_of_its_new_program() -> None:
+    with jitree.Session("local-sync") as session:
+        module = session.load(DIGITS / "digits.llvm-cpu.vmfb")
+        expected = np.asarray(module.classify(IMAGE))
+        with session.replace(SOFTMAX, Kernel(half, TEN)):
+            pass
+        module = session.reload(DIGITS / "digits.vmvx.vmfb")
+        with session.replace(SOFTMAX, Kernel(half, TEN)):
+            assert abs(np.asarray(module.classify(IMAGE)) - expected).max() > 0.1
+        assert abs(np.asarray(module.classify(IMAGE)) - expected).max() < 1e-5

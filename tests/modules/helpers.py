@@ -9,6 +9,7 @@ import pytest
 from jitree import Session
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.hal.buffer import Buffer
+from jitree.hal.device import Device
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.machine import Machine
 
@@ -34,11 +35,11 @@ class PythonEngine:
             raise
 
 
-def python_session(uri: str) -> Session:
+def python_session(device: str | Device) -> Session:
     """A session whose imports are made by Python alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jitree.dispatch.context.create_engine", lambda tier: PythonEngine())
-        return Session(uri, tier="plain")
+        return Session(device, tier="plain")
 
 
 class Hal:

@@ -144,6 +144,9 @@ TESTS = {
         "tools/test_cache_pack.py::test_damage_is_a_line_and_the_usual_way",
         "tools/test_cache_pack.py::test_a_sparse_file_and_what_is_no_file",
     ],
+    "While the caller tracked a device's memory": [
+        "api/test_device_memory.py::test_limits_go_on_counting_what_a_program_has_elsewhere"
+    ],
     "The cache:": [
         "codegen/test_image.py::test_damaged_file_is_a_miss",
         "codegen/test_image_damage.py::test_lying_lengths_are_a_miss",

@@ -24,6 +24,7 @@ from jitree.hal.local.queue import LocalQueue
 from jitree.hal.local.task import TaskDevice
 from jitree.loaders.vmvx import arguments
 from tests.api.direct import prepare_calls
+from tests.modules.helpers import python_session
 
 _PROGRAMS = Path(__file__).parents[2] / "data" / "programs"
 _SCRIPT = """
@@ -219,7 +220,7 @@ class _Strike:
 def test_an_interrupt_anywhere_in_a_call_ends_its_kernel() -> None:
     """Also right after another thread has begun it, when nothing waits for it yet."""
     found = np.full(4096, 2, np.int32)
-    with Session("local-task://?threads=2", tier="plain") as session:
+    with python_session("local-task://?threads=2") as session:
         device = session.device
         assert isinstance(device, TaskDevice)
         search = session.load(_PROGRAMS / "endless.vmfb").f

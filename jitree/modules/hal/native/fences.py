@@ -119,9 +119,9 @@ def fence_await(state: State, values: int, refs: int, words: int, first: int) ->
         last = greater(last, tick)
     if unlikely(last != 0):
         timeout = number(values, words, 0)
+        note_owed(handle_pool.queue.timeline, last)
         if may_owe(state, words, timeout):
             state.owed = last
-            note_owed(handle_pool.queue.timeline, last)
         elif not await_device(state, handle_pool.queue, last, timeout):
             return REFUSED
     return give32(state, values, refs, words, 0)
@@ -134,8 +134,8 @@ def may_owe(state: State, words: int, timeout: int) -> bool:
 
 
 def note_owed(timeline: Timeline, tick: int) -> None:
-    """Notes a submission that the host waits for after the call. Another thread may begin a call before that,
-    and look at memory of the host that the submission writes to."""
+    """Notes a submission that the host waits for, in the call without its lock or after it. Another thread
+    may begin a call before that, and look at memory of the host that the submission writes to."""
     owed = atomic_load(timeline.owed)
     while owed < tick and not atomic_replace(timeline.owed, owed, tick):
         owed = atomic_load(timeline.owed)
