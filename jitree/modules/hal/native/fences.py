@@ -134,8 +134,8 @@ def may_owe(state: State, words: int, timeout: int) -> bool:
 
 
 def note_owed(timeline: Timeline, tick: int) -> None:
-    """Notes a submission that the host waits for, in the call without its lock or after it. Another thread
-    may begin a call before that, and look at memory of the host that the submission writes to."""
+    """Notes a submission that the host waits for. It waits in the call without its lock, or after it. Another
+    thread may begin a call before that, and look at memory of the host that the submission writes to."""
     owed = atomic_load(timeline.owed)
     while owed < tick and not atomic_replace(timeline.owed, owed, tick):
         owed = atomic_load(timeline.owed)
