@@ -249,7 +249,7 @@ def test_what_callers_could_not_go_on_with_is_refused(session: Session, gate: Ga
         (one, FailedPreconditionError, "m.f is"),
         (Assembler("m").function("g", "0v_v", "return []").build(), FailedPreconditionError, "not there"),
         (ARITHMETIC, NotFoundError, "no module 'arithmetic' is loaded"),
-        (b"no module", InvalidArgumentError, ""),
+        (b"no module", InvalidArgumentError, "the file is plain text, not a module"),
     ):
         with pytest.raises(error, match=text):
             session.reload(source)
