@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree import Array, HostExport, HostModule, Session
+from jitree import Array, Function, HostExport, HostModule, Session
 from jitree.api.module import Module
 from jitree.dispatch.engine import Pending
 from jitree.errors import DataLossError, DeadlineExceededError, InvalidArgumentError, StatusCode
 from jitree.hal.fence import Fence
-from tests.api.programs import ASYNCHRONOUS, STATE, TORCH_STYLE
+from tests.api.programs import ASYNCHRONOUS, PROGRAMS, STATE, TORCH_STYLE
 from tests.assembler import Assembler
 
 X = np.arange(64, dtype=np.float32)
@@ -257,3 +257,18 @@ def test_native_functions_that_wait(session: Session) -> None:
     module = session.load(program.build())
     assert module.f(1) == 2 and session["slow.answer"](5) == 6
     assert asyncio.run(module.f.async_(1)) == 2
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_an_event_loop_has_turns_while_python_interprets_a_kernel(device: str) -> None:
+    async def turns_of(search: Function) -> int:
+        call = asyncio.ensure_future(search.async_(np.full(4096, 3, np.int32), 2, timeout=0.5))
+        turns = 0
+        while not call.done():
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert isinstance(call.exception(), DeadlineExceededError)
+        return turns
+
+    with Session(device, tier="plain") as session:
+        assert asyncio.run(turns_of(session.load(PROGRAMS / "endless.vmfb").f)) > 3

@@ -19,6 +19,7 @@ from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal import watchdog
 from jitree.hal.device import Device
 from jitree.hal.driver import DEFAULT_OPTIONS, DeviceInfo, DeviceOptions, Driver
+from jitree.hal.executable import ExecutableCache
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import NOT_LOGGED
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from jitree.hal.allocator import Allocator, Charge
     from jitree.hal.command_buffer import BindingTable, CommandBuffer
     from jitree.hal.command_list import BoundCommands
-    from jitree.hal.executable import ExecutableLoader
+    from jitree.hal.executable import Executable, ExecutableLoader
     from jitree.hal.fence import Fence
     from jitree.hal.groups.channel import LocalChannel
     from jitree.hal.local.command_buffer import LocalCommandBuffer
@@ -382,6 +383,16 @@ class SyncDevice(LocalDevice):
             )
         super().__init__("local-sync", (QueueRecord(),), options.loaders)
         self._let_machine_code_execute()
+
+    def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
+        return ExecutableCache(identifier, self.loaders, self._note_prepared)
+
+    def _note_prepared(self, executable: Executable) -> None:
+        """Leaves calls that are not to be held up to Python, where it interprets kernels (:meth:`_cost`)."""
+        self.executables.add(executable)
+        if self._interprets():
+            for record in self._records:
+                record.share(0, 0, 0)
 
     def _cost(self, queue_affinity: int, command_buffer: LocalCommandBuffer, lengths: array[int]) -> int:
         return WAITS if self._interprets() else 0
