@@ -388,7 +388,7 @@ class SyncDevice(LocalDevice):
         return ExecutableCache(identifier, self.loaders, self._note_prepared)
 
     def _note_prepared(self, executable: Executable) -> None:
-        """Leaves calls that are not to be held up to Python, where it interprets kernels (:meth:`_cost`)."""
+        """Has Python make calls that interpreted kernels would hold up (:meth:`_cost`)."""
         self.executables.add(executable)
         if self._interprets():
             for record in self._records:
