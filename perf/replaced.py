@@ -1,24 +1,22 @@
 """Times a replaced run of dispatches against the same module as it was compiled.
 
-    python perf/replaced.py [--seconds 0.5] [--rounds 7] [--device local-sync]
+    python perf/replaced.py [--seconds 0.5] [--device local-sync]
 
 The module makes numbers of a megabyte of weights, then multiplies: two dispatches. The kernels do both at
 once, without the numbers in memory: one compiled by Numba, one by numpy's BLAS in Python. All are measured in
-turn, round by round; the figure is the median of the module's time over that of the kernel (above 1: the
-kernel is faster).
+turn; the figure is the median time of the module over that of the kernel (above 1: the kernel is faster).
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
+from comparison import alternate
 
 import jitree
 from jitree.kernels import Kernel
@@ -54,19 +52,9 @@ def by_numpy(weights: Any, scales: Any, _numbers: Any, x: Any, _same: Any, out: 
     out *= scales
 
 
-def median_of(call: Callable[[], object], seconds: float) -> float:
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="local-sync")
     options = parser.parse_args()
     generator = np.random.default_rng(0)
@@ -81,12 +69,9 @@ def main() -> None:
             session.replace(PAIR, Kernel(kernel, TYPES), **LIMITS)
         call = calls[name] = lambda main=module.main: main(x, weights, scales)  # type: ignore[misc]
         call()
-    share = options.seconds / options.rounds
-    rounds = [{name: median_of(call, share) for name, call in calls.items()} for _ in range(options.rounds)]
-    for name in calls:
-        ratio = statistics.median(one["as compiled"] / one[name] for one in rounds)
-        own = statistics.median(one[name] for one in rounds)
-        print(f"{name:16}  {own * 1e6:8.1f} us  ratio {ratio:8.3f}")
+    first, *_ = times = alternate([*calls.values()], options.seconds)
+    for name, time in zip(calls, times, strict=True):
+        print(f"{name:16}  {time * 1e6:8.1f} us  ratio {first / time:8.3f}")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
+from jitree.base.tables import html_table, text_table
 
 if TYPE_CHECKING:
     from jitree.observe.tensors import ObservedDispatch, ObservedTensor
+
+
+_HEADER: Final = ("dispatch", "binding", "type", "use", "source")
 
 
 class Binding(NamedTuple):
@@ -49,11 +53,10 @@ class Bindings:
         return f"{tensor.type}@{offset}" if offset else tensor.type
 
     def __str__(self) -> str:
-        heads = Binding("dispatch", "binding", "type", "use", "source")  # type: ignore[arg-type]
-        rows = [[str(cell) for cell in row] for row in (heads, *self.rows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-        return "\n".join(lines)
+        return text_table([_HEADER, *([str(cell) for cell in row] for row in self.rows)])
+
+    def _repr_html_(self) -> str:
+        return html_table("jitree.kernels.describe", _HEADER, self.rows)
 
 
 @contextmanager
