@@ -1,6 +1,6 @@
 """Says what functions, modules and sessions are, for ``help()``, editors and notebooks.
 
-Nothing here is loaded before somebody looks, and it takes what the files that load it define.
+The package imports this file only when somebody asks for help or shows such an object.
 """
 
 from __future__ import annotations

@@ -152,8 +152,9 @@ class LocalExecutable(Executable):
         return self
 
     def replace_function(self, ordinal: int, kernel: Replacing, code: int, flags: int) -> array[int]:
-        """Has a function run by other code, of ENTRY_* ``flags``, until :meth:`restore_function`; nothing
-        runs it meanwhile, but for one that changes its own code. Gives a copy of its own KernelEntry."""
+        """Replaces a function's code, with ENTRY_* ``flags``, until :meth:`restore_function`. No dispatch of
+        it runs meanwhile, unless the code that runs calls this itself. Gives a copy of the original's
+        KernelEntry."""
         raise UnimplementedError(f"the functions of executable '{self.name}' cannot be replaced")
 
     def restore_function(self, ordinal: int) -> None:

@@ -355,7 +355,7 @@ def note(topic: str, text: str, level: str = "info", seconds: float = 0.0) -> No
 
 
 def _note_found(title: str) -> None:
-    """If somebody reads what is rarely of interest."""
+    """Notes an image from the cache, unless the logger leaves such notes out."""
     logging = sys.modules.get("logging")
     if logging is None or logging.getLogger("jitree").isEnabledFor(logging.DEBUG):
         note("found", f"{title} is taken from where machine code is kept", "debug")

@@ -1,4 +1,4 @@
-"""Finds images of the package, for which nobody waits.
+"""Finds the images that the package contains: a process uses them at once.
 
 There is one of each image that depends on nothing but the package, for each of :data:`LEVELS`. Which of them
 a process maps follows from the processor alone: that they are those of the package is for tests to say.

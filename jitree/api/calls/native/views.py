@@ -41,7 +41,7 @@ _ALIGNMENT = 64
 
 
 def has_timeline(record: CallRecord) -> bool:
-    """Whether the device works by itself, on memory of its own."""
+    """Whether the device has a timeline: it executes what it was given without the host."""
     handle_pool = record.state.handle_pool
     if not handle_pool or not handle_pool.queue:
         return False
