@@ -24,7 +24,8 @@ from jitree.codegen.image import Recipe, cache
 from jitree.codegen.image.flat import FlatImage, hashed
 from jitree.codegen.image.keys import key_of
 from jitree.dispatch.variants import AssertedTensor, Variants, find_variants, with_formats
-from jitree.errors import StatusError, ignored
+from jitree.errors import FailedPreconditionError, StatusError, ignored
+from jitree.loaders.elf_format import host_architecture
 from jitree.types import element_type
 from jitree.vmfb.decode import BytecodeModule
 
@@ -128,6 +129,36 @@ class Preference:
                 with suppress(StatusError), deadline(_MOST_SECONDS):
                     _add(times, _times_of(own, function, arguments))
         return times
+
+
+def runnable(session: Loading, module: ModuleLike) -> ModuleLike:
+    """The module with executables whose code this processor can run; as it is where all are.
+
+    FAILED_PRECONDITION where it has none for the session's devices.
+    """
+    if not isinstance(module, BytecodeModule):
+        return module
+    from jitree.loaders.processor_needs import need_of, targets
+
+    variants = find_variants(module)
+    stated = [target.format for target in targets(module.module)]
+    formats = variants.formats if variants is not None else tuple(dict.fromkeys(stated)) or _native_formats()
+    taken = [name for name in formats if any(_takes(device, name) for device in session.devices)]
+    needs = {name: need_of(module.module, name) for name in taken if name.startswith(BACKENDS["llvm-cpu"])}
+    unfit = [need for need in needs.values() if need is not None]
+    if not unfit:
+        return module
+    fit = next((name for name in taken if needs.get(name) is None), None)
+    if variants is None or fit is None:
+        raise FailedPreconditionError(f"module '{module.name}' {unfit[0].refusal()}")
+    return with_formats(module, variants, [fit] * len(variants.executables))
+
+
+def _native_formats() -> tuple[str, ...]:
+    architecture = host_architecture()
+    return (
+        () if architecture is None else tuple(f"{start}{architecture.name}" for start in BACKENDS["llvm-cpu"])
+    )
 
 
 def fastest(variants: Variants, times: Mapping[str, Times]) -> list[str] | None:

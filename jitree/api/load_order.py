@@ -21,6 +21,7 @@ from jitree.dispatch.context import WAITING_TIERS
 from jitree.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from jitree.hal.device import Device
 from jitree.modules.hal import HalModule
+from jitree.vmfb.decode import BytecodeModule
 
 if TYPE_CHECKING:
     from jitree.dispatch.context import ModuleLike
@@ -120,8 +121,10 @@ def _place(
     ordered.append(module)
 
 
-def require_new_names(modules: Sequence[ModuleLike], present: Sequence[ModuleLike]) -> None:
-    """Refuses (ALREADY_EXISTS) a module whose name one of ``present``, or another module, has."""
+def admitted(
+    session: Host, modules: Sequence[ModuleLike], present: Sequence[ModuleLike]
+) -> Sequence[ModuleLike]:
+    """As :func:`fitting`; ALREADY_EXISTS for a module whose name one of ``present``, or another one, has."""
     names = {module.name for module in present}
     for module in modules:
         if module.name in names:
@@ -130,10 +133,17 @@ def require_new_names(modules: Sequence[ModuleLike], present: Sequence[ModuleLik
                 "session.link, after which the name means the second one"
             )
         names.add(module.name)
+    return fitting(session, modules)
 
 
 _DEVICE_TARGET: Final = r'#hal\.device\.target<"([^"]+)"'
 _ORDINAL: Final = r"\bordinal = (\d{1,9})\b"
+_FEATURES: Final = b'cpu_features = "'
+"""In the same text: what the executables that follow need of the processor."""
+_LONGEST_TEXT: Final = 4096
+_SILENT: Final = 15
+"""The bytecode version of modules that may not have the text: those of before August 2024."""
+_INLINE: Final = "hal_loader"
 _EXECUTABLE_TARGET: Final = r'#hal\.executable\.target<"[^"]+", "([^"]+)"'
 
 
@@ -160,6 +170,32 @@ def explain_incompatible(message: str, devices: Sequence[str]) -> str:
         f"and the devices here are: {', '.join(devices)} on {os.uname().machine}; "
         f"{several if wanted > len(devices) else ''}{message}"
     )
+
+
+def fitting(session: Host, loaded: Sequence[ModuleLike]) -> Sequence[ModuleLike]:
+    """Takes executables that this processor can run; FAILED_PRECONDITION for a module that has none."""
+    for module in loaded:
+        if not isinstance(module, BytecodeModule):
+            continue
+        code = bytes(module.module.bytecode)
+        start = code.find(_FEATURES)
+        if start >= 0:
+            from jitree.loaders.environment import host_cpu_data
+
+            words = code[start : code.rfind(_FEATURES) + _LONGEST_TEXT].decode("latin-1")
+            if host_cpu_data().lacking.isdisjoint(words.replace("+", "").replace('"', ",").split(",")):
+                continue
+        elif module.module.bytecode_version[0] > _SILENT and not _is_inline(module):
+            continue
+        from jitree.api.executable_choice import runnable  # now: most modules are for every processor
+
+        return [runnable(session, each) for each in loaded]
+    return loaded
+
+
+def _is_inline(module: BytecodeModule) -> bool:
+    """Whether a program has executables without devices: then no text says what they need."""
+    return any(each.name == _INLINE for each in module.dependencies)
 
 
 def _hal(session: Host) -> HostModule:

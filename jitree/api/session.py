@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
@@ -16,7 +16,7 @@ from jitree.api.function import Function
 from jitree.api.module import Module, create_function
 from jitree.api.observers import Observable
 from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
-from jitree.api.session_arguments import Compiled, Loaded
+from jitree.api.session_arguments import Compiled, Loaded, Modules
 from jitree.base.finalizers import Finalized, Remade, require_interpreter
 from jitree.base.memory import give_back_much_free_memory, once
 from jitree.dispatch.context import WAITING_TIERS, Context, ContextFlags, ModuleLike, default_tier
@@ -259,7 +259,8 @@ class Session(Observable, Finalized, Remade):
         """
         self._require_open()
         with session_arguments.loading(self._sandbox):
-            return self._register([self._read(source) for source in sources], compiled)
+            loaded = [self._read(source) for source in sources]
+            return self._register(load_order.fitting(self, loaded), self._context.modules, compiled)
 
     @folded
     def append_module(self, module: ModuleLike) -> Module:
@@ -270,20 +271,19 @@ class Session(Observable, Finalized, Remade):
             return self._register_new([module])[0]
 
     def _read(self, source: Loaded) -> ModuleLike:
-        sandbox = self._sandbox
-        return read_module(source, self._instance.ref_types) if sandbox is None else sandbox.read(source)
+        own = self._sandbox
+        return read_module(source, self._instance.ref_types) if own is None else own.read(source)
 
-    def _register_new(self, loaded: Sequence[ModuleLike], compiled: Compiled = None) -> tuple[Module, ...]:
-        load_order.require_new_names(loaded, self._context.modules)
-        return self._register(loaded, compiled)
+    def _register_new(self, loaded: Modules, compiled: Compiled = None) -> tuple[Module, ...]:
+        present = self._context.modules
+        return self._register(load_order.admitted(self, loaded, present), present, compiled)
 
-    def _register(self, loaded: Sequence[ModuleLike], compiled: Compiled = None) -> tuple[Module, ...]:
-        own = self._arithmetic, self._sandbox
-        packs = () if compiled is None else session_arguments.machine_code(compiled, loaded, *own)
+    def _register(self, loaded: Modules, present: Modules, compiled: Compiled = None) -> tuple[Module, ...]:
+        sandbox, machine_code = self._sandbox, session_arguments.machine_code
+        packs = () if compiled is None else machine_code(compiled, loaded, self._arithmetic, sandbox)
         if self._preference is not None:
             loaded = [self._preference.chosen(self, module) for module in loaded]
-        names = [module.name for module in (*self._context.modules, *loaded)]
-        sandbox = self._sandbox
+        names = [module.name for module in (*present, *loaded)]
         with load_order.explained(self._devices) if sandbox is None else sandbox.registering(loaded):
             builtins = load_order.builtins_for(self, self._builtins, loaded, names)
             self._context.register([*builtins, *load_order.ordered(loaded)])

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 Loaded: TypeAlias = "Source | ModuleLike"
 """What modules are loaded from."""
+Modules: TypeAlias = "Sequence[ModuleLike]"
 Compiled: TypeAlias = "str | os.PathLike[str] | None"
 """Machine code of modules, made beforehand."""
 Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]

@@ -14,9 +14,9 @@ from jitree.errors import StatusError, pass_interruption
 _FLAGS: Final = """
     1.0.2     pni 0 ssse3 9 fma 12 cx16 13 sse4_1 19 sse4_2 20 movbe 22 popcnt 23 xsave 26 avx 28 f16c 29
     7.0.1     bmi1 3 avx2 5 bmi2 8 avx512f 16 avx512dq 17 avx512ifma 21 avx512cd 28 avx512bw 30 avx512vl 31
-    7.0.2     avx512vbmi 1 avx512_vbmi2 6 avx512_vnni 11 avx512_bitalg 12 avx512_vpopcntdq 14
+    7.0.2     avx512vbmi 1 avx512_vbmi2 6 gfni 8 avx512_vnni 11 avx512_bitalg 12 avx512_vpopcntdq 14
     7.0.3     amx_bf16 22 avx512_fp16 23 amx_tile 24 amx_int8 25
-    7.1.0     avx512_bf16 5
+    7.1.0     avx_vnni 4 avx512_bf16 5
     2147483649.0.2  lahf_lm 0 abm 5 sse4a 6 xop 11 fma4 16
 """
 """A line for each word: leaf, part of it, register (EAX, EBX, ECX, EDX); names and their bits."""

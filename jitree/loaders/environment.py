@@ -37,8 +37,12 @@ _X86_64: Final = """
     avx512vbmi2 29 avx512_vbmi2 avx512bitalg 30 avx512_bitalg
     avx512bf16 31 avx512_bf16   avx512fp16 32 avx512_fp16
     amx-tile 50 amx_tile        amx-int8 51 amx_int8        amx-bf16 52 amx_bf16
+    bmi - bmi1                  bmi2 - bmi2                 lzcnt - abm
+    popcnt - popcnt             movbe - movbe               gfni - gfni
+    avxvnni - avx_vnni
 """
-"""Names of the flags line of /proc/cpuinfo, which lists only what the kernel lets programs use."""
+"""Names of the flags line of /proc/cpuinfo, which lists only what the kernel lets programs use. ``-``: no
+executable asks for it."""
 
 _ARM_64: Final = """
     fp-armv8 0 1:0        lse 1 1:8           lse128 2 2:47       fullfp16 10 1:9,1:10
@@ -55,6 +59,7 @@ _RISCV_64: Final = """
 """
 """Extensions of the isa line of /proc/cpuinfo."""
 
+_NO_BIT: Final = "-"
 _AT_HWCAP: Final = {1: 16, 2: 26}
 """getauxval(3) keys of the two words."""
 
@@ -62,10 +67,14 @@ _AT_HWCAP: Final = {1: 16, 2: 26}
 class CpuData:
     """Describes a processor: ``words`` for executables, :meth:`query` by LLVM's name."""
 
-    def __init__(self, features: MappingOf[str, tuple[int, bool]]) -> None:
-        self._features = dict(features)
-        word = sum(1 << bit for bit, present in self._features.values() if present)
+    def __init__(self, features: MappingOf[str, tuple[str, bool]]) -> None:
+        """``features``: bits, and whether the processor has them, by LLVM's name."""
+        self._features = {name: row for name, row in features.items() if row[0] != _NO_BIT}
+        word = sum(1 << int(bit) for bit, present in self._features.values() if present)
         self.words: tuple[int, ...] = (word,) + (0,) * (WORD_COUNT - 1)
+        lacking = frozenset(name for name, (_, present) in features.items() if not present)
+        self.lacking = lacking if len(lacking) < len(features) else frozenset[str]()
+        """The features that the processor does not have; none where nothing is known of it."""
 
     def items(self) -> list[tuple[str, int]]:
         """Every feature that the architecture knows, and 1 or 0."""
@@ -96,7 +105,7 @@ def host_cpu_data() -> CpuData:
 def _read(table: str, present: Callable[[str], bool]) -> CpuData:
     fields = table.split()
     rows = zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
-    return CpuData({name: (int(bit), present(source)) for name, bit, source in rows})
+    return CpuData({name: (bit, present(source)) for name, bit, source in rows})
 
 
 def _riscv_extensions(isa: frozenset[str]) -> frozenset[str]:

@@ -17,6 +17,7 @@ from jitree.loaders.elf_file import bad_elf, read_elf
 from jitree.loaders.embedded_elf import open_library
 from jitree.loaders.environment import Environment
 from jitree.loaders.library import NativeExecutable, query_library
+from jitree.loaders.processor_needs import need_of, targets
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.kernels import kernels
 from jitree.loaders.vmvx.loader import kernel_places
@@ -298,6 +299,7 @@ def summary_lines(module: ModuleTables) -> Iterator[str]:
         need = "" if dependency.required else ", optional"
         yield f"Needs:      {dependency.name} >= {dependency.minimum_version}{need}"
     yield f"Targets:    {', '.join(executable_formats(module)) or 'none: no executables'}"
+    yield from _processor_lines(module)
     yield from _parameter_lines(module)
     yield f"State:      {module.globals_size} bytes and {module.ref_global_count} refs of globals"
     yield f"Code:       {len(module.functions)} functions, {len(module.bytecode)} bytes"
@@ -318,6 +320,14 @@ def _origin_lines(module: ModuleTables) -> Iterator[str]:
         yield f"Compiler:   none of IREE {_span([release.name for release in releases()])}"
     for name in found.unknown:
         yield f"Unknown:    {name}"
+
+
+def _processor_lines(module: ModuleTables) -> Iterator[str]:
+    """What machine code is compiled for, as far as the module says."""
+    for target in targets(module):
+        need = need_of(module, target.format)
+        lack = f"; this one lacks {need.lacks()}" if need is not None else ""
+        yield f"Processor:  {target.cpu or ', '.join(sorted(target.features)) or 'any'}{lack}"
 
 
 def _span(names: Sequence[str]) -> str:

@@ -175,7 +175,7 @@ def test_query_asks_for_each_version() -> None:
 
 
 def test_cpu_data_word() -> None:
-    data = CpuData({"first": (3, True), "second": (50, True), "third": (4, False)})
+    data = CpuData({"first": ("3", True), "second": ("50", True), "third": ("4", False)})
     assert data.words == (1 << 50 | 1 << 3, 0, 0, 0, 0, 0, 0, 0)
     assert (data.query("first"), data.query("third"), data.query("other")) == (1, 0, None)
 
