@@ -235,7 +235,7 @@ def _to_view(tensor: hv.HostTensor, device: Device) -> BufferView:
 
 def _vm_result(value: Any, item: str) -> Any:
     if isinstance(value, Array):
-        return value.view
+        return value.buffer_view
     if isinstance(value, int):
         return signed(value, NUMBER_BITS[item])
     return value

@@ -92,7 +92,7 @@ def test_tensors(session: Session, custom: CustomModule) -> None:
 def test_device_arrays_and_other_ways_to_give_tensors(session: Session, custom: CustomModule) -> None:
     @custom.export
     def pick(x: jitree.Array) -> jitree.Array:
-        results: list[Any] = [x, x.view, [[1.5, 2.5]], 7, np.asarray(x)[::2]]
+        results: list[Any] = [x, x.buffer_view, [[1.5, 2.5]], 7, np.asarray(x)[::2]]
         return results[int(np.asarray(x)[0])]  # type: ignore[no-any-return]
 
     for index, expected in enumerate(([0, 5], [1, 5], [[1.5, 2.5]], 7, [4])):
