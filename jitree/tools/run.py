@@ -10,7 +10,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.base import elements
 from jitree.base.cancel_scopes import deadline
@@ -31,6 +30,8 @@ from jitree.tools.values import ValueFiles, of_kind, parse_value
 from jitree.types import BY_NAME, is_packed
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.api.function import Function
 
 _ARCHIVE: Final = ".npz"
