@@ -56,13 +56,13 @@ def test_requests_that_share_steps_get_the_letters_of_the_model(decoder: Any) ->
 
 
 def test_the_cache_stays_where_it_is(decoder: Any) -> None:
-    place = decoder.cache.view.buffer.address
+    place = decoder.cache.buffer_view.buffer.address
     with decoder.step.session.explain(decoder.step) as explanation:
         list(decoder.generate(["one", "two"], 3))
         cache = explanation.arguments[-1]
         assert explanation.updated == (cache.name,) and explanation.results[1].lies_in == cache.name
         assert explanation.copied < cache.bytes > explanation.allocated
-        assert decoder.cache.view.buffer.address == place
+        assert decoder.cache.buffer_view.buffer.address == place
 
 
 def test_a_place_outside_of_the_cache(decoder: Any) -> None:

@@ -385,6 +385,23 @@ def test_calls_of_tensors_load_few_modules() -> None:
     assert {name for name in own - first if name.startswith("jitree.api.")} <= later, "base/start.txt"
 
 
+def test_a_run_of_the_command_line_comes_from_the_files_too() -> None:
+    """It starts no threads that look for work either, unless the user says so."""
+    loaded = modules_after(
+        "import os, sys, numpy\n"
+        "from jitree.__main__ import main\n"
+        "sys.argv = ['jitree', 'run', 'perf/programs/call.vmfb', '--function=add', *['--input=16xf32'] * 2]\n"
+        "sys.stdout = open(os.devnull, 'w')\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "sys.stdout = sys.__stdout__\n"
+        "assert os.environ['OPENBLAS_THREAD_TIMEOUT'] == '4'\n"
+    )
+    first, later = listed_modules()
+    known = {f"jitree.{name}" for name in ("errors", "base", "__main__", "tools", *START_ITSELF)}
+    assert {name for name in loaded if name.startswith("jitree.")} - first - later <= known, "base/start.txt"
+
+
 @pytest.mark.parametrize("device", ["local-sync", "local-task"])
 @pytest.mark.parametrize("kind", ["llvm-cpu", "vmvx"])
 def test_first_results_of_other_kinds_come_from_the_files_too(device: str, kind: str) -> None:

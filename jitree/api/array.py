@@ -88,7 +88,7 @@ class Array(HostMethods, ImplicitTransfer):
         """Gives the array a handle for direct calls of a session. False if it has one in another.
         The lock of the session's context must be held."""
         if self._owner is None:
-            self._owner = keeper.own(self.view)
+            self._owner = keeper.own(self.buffer_view)
             self._keeper = keeper
         if self._keeper is not keeper:
             return False
@@ -130,7 +130,7 @@ class Array(HostMethods, ImplicitTransfer):
             raise FailedPreconditionError(_DONATED)
 
     @property
-    def view(self) -> BufferView:
+    def buffer_view(self) -> BufferView:
         """The buffer view, whose elements may still be computed."""
         view = self._view
         if view is None:
@@ -157,7 +157,7 @@ class Array(HostMethods, ImplicitTransfer):
             shape = self._keeper.shape(self._owner)
             if shape is not None:
                 return shape
-        return self.view.shape
+        return self.buffer_view.shape
 
     @property
     def element_type(self) -> ElementType:
@@ -165,7 +165,7 @@ class Array(HostMethods, ImplicitTransfer):
             known = self._keeper.type_and_encoding(self._owner)
             if known is not None:
                 return element_type(known[0])
-        return element_type(self.view.element_type)
+        return element_type(self.buffer_view.element_type)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -204,13 +204,13 @@ class Array(HostMethods, ImplicitTransfer):
             return []
         from jitree.hal.memory_order import before_both, extents
 
-        return [end for use in before_both(extents((self.view,)), ()) for end in use.ends]
+        return [end for use in before_both(extents((self.buffer_view,)), ()) for end in use.ends]
 
     def _await_updates(self) -> None:
         """Waits until no call writes to its memory that goes on without this thread."""
         from jitree.hal.memory_order import await_written, extents
 
-        await_written(*(() if self.is_donated else extents((self.view,))))
+        await_written(*(() if self.is_donated else extents((self.buffer_view,))))
 
     @property
     def ready(self) -> bool:
@@ -259,7 +259,7 @@ class Array(HostMethods, ImplicitTransfer):
                 found = self._fetch()
                 if found is not None:
                     return found
-            view = self.view
+            view = self.buffer_view
             elements = view.elements
             writes = WRITES[0]
             if elements is None or self._fence is not None:
@@ -336,7 +336,7 @@ class Array(HostMethods, ImplicitTransfer):
             if copy:
                 raise BufferError("an array in device memory cannot be exported as a copy")
             self._be_written()  # by the consumer, to memory that other arrays may have too
-            return exchange.export_dlpack(self.view, self._fence, stream, max_version)
+            return exchange.export_dlpack(self.buffer_view, self._fence, stream, max_version)
         from jitree.base.dlpack import export
 
         options = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
@@ -359,7 +359,7 @@ class Array(HostMethods, ImplicitTransfer):
         if exchange is None:
             raise AttributeError(f"an array on {self._device.id} is not in the memory of a GPU")
         self._be_written()
-        return exchange.array_interface(self.view, self._fence)
+        return exchange.array_interface(self.buffer_view, self._fence)
 
     def item(self, *index: int) -> Any:
         """One element as a Python number."""
@@ -398,7 +398,7 @@ class Array(HostMethods, ImplicitTransfer):
     def copy(self) -> Array:
         """Copies the array on its device."""
         self.wait()
-        view, device = self.view, self._device
+        view, device = self.buffer_view, self._device
         if view.buffer.host_address is None:
             return Array(copy_view(view, device), device)
         return Array(copy_to_device(self.to_host(), self.element_type, device), device)

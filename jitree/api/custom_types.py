@@ -18,10 +18,11 @@ from typing import Annotated, Any, Final
 import numpy as np
 
 from jitree.api.array import Array
+from jitree.api.calls.conversion import convert_exactly, has_every_value, holds, mismatch, widened
 from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.reference_packing import ReferencePacker
 from jitree.api.calls.refusal import describe
-from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
+from jitree.api.calls.tensor_packing import LISTS, ArrayTransfer, ready_view
 from jitree.api.calls.transfers import native_row, to_numpy
 from jitree.base.arguments import is_masked, shown
 from jitree.base.finalizers import guard
@@ -33,6 +34,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import COMPILED_DONE
 from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
+from jitree.types import ElementType
 
 i32 = Annotated[int, "i32"]
 i64 = Annotated[int, "i64"]
@@ -73,6 +75,8 @@ class ValueType:
     gives: tuple[type, ...] = ()
     """Classes of results; empty = whatever can become such a reference."""
     nullable: bool = False
+    element: ElementType | None = None
+    """What elements of results become, if the annotation says it."""
 
     @property
     def is_number(self) -> bool:
@@ -218,6 +222,8 @@ def _annotated(hint: Any, label: str, classes: Mapping[type, str]) -> ValueType:
     if origin is list and typing.get_origin(arguments[0]) is Annotated:
         element = _annotated(arguments[0], label, classes)
         return replace(_BY_NAME["list"], declared=f"!vm.list<{element.name}>")
+    if arguments and _aliased(origin) is np.ndarray:
+        return replace(_BY_NAME["array"], element=_element_of(arguments[-1]))
     name = _BY_CLASS.get(_aliased(hint if origin is None else origin))
     if name is not None:
         return _BY_NAME[name]
@@ -228,6 +234,13 @@ def _annotated(hint: Any, label: str, classes: Mapping[type, str]) -> ValueType:
         f"{label} has {given}; use jitree.i32, i64, f32 or f64, np.ndarray, jitree.Array, VmBuffer, bytes, "
         "VmList, list, object, a class that the module registers, or any of those but numbers with `| None`"
     )
+
+
+def _element_of(hint: Any) -> ElementType | None:
+    """The element type of ``NDArray[np.float32]``; None where a class of several is stated, or none."""
+    scalar = (typing.get_args(hint) or (hint,))[0]
+    is_one = isinstance(scalar, type) and issubclass(scalar, np.generic) and not scalar.__subclasses__()
+    return native_row(np.dtype(scalar)) if is_one else None
 
 
 # -- conversions -----------------------------------------------------------------------------------------
@@ -254,13 +267,16 @@ def give(item: ValueType, value: object, index: int, surroundings: Surroundings)
         return value
     if value is None or (item.gives and not isinstance(value, item.gives)):
         raise _wrong_result(item, value, index)
-    if isinstance(value, (BufferView, *item.accepts)):
+    if isinstance(value, (BufferView, *item.accepts)) and item.element is None:
         return value
+    plain = value if isinstance(value, (int, float, complex, *LISTS)) else None
     if item.declared == _VIEW:
         value = _tensor(item, value, index)
     transfer = ArrayTransfer(_first_device(surroundings), ready_view)
     packer = ReferencePacker(Parameter(f"result {index}", item.declared), transfer, surroundings.ref_types)
     try:
+        if item.element is not None:
+            value = _converted(item.element, value, plain, f"result {index}", surroundings)
         return packer.pack(value)
     except StatusError as error:
         raise InternalError(error.message, *error.contexts) from None
@@ -279,6 +295,24 @@ def _tensor(item: ValueType, value: object, index: int) -> object:
     if native_row(array.dtype) is None:
         raise _wrong_result(item, value, index)
     return array
+
+
+def _converted(
+    wanted: ElementType, value: Any, plain: object, name: str, surroundings: Surroundings
+) -> object:
+    """A tensor of the stated type, by the rule for arguments of calls (``docs/arrays.md``). ``plain``: the
+    number or list that it was."""
+    if isinstance(value, BufferView):
+        value = _receive_array(value, surroundings)
+    given = native_row(value.dtype)
+    assert given is not None  # else it is no tensor
+    if holds(wanted.code, given.code):
+        return value
+    if plain is not None and not isinstance(plain, np.generic):
+        return convert_exactly(value, wanted.dtype, name, f"elements of {wanted.name}", plain)
+    if not has_every_value(given.code, wanted.code):
+        raise mismatch(name, given.code, wanted)
+    return widened(np.asarray(value), wanted)
 
 
 def _wrong_result(item: ValueType, value: object, index: int) -> InternalError:

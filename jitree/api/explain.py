@@ -169,7 +169,7 @@ class CallWatcher(EventReader):
         for parameter, value in zip(function.results, values, strict=False):
             if not isinstance(value, Array):
                 continue
-            buffer, where = value.view.buffer, None
+            buffer, where = value.buffer_view.buffer, None
             for argument, passed in zip(function.arguments, look.packed, strict=False):
                 if shares_memory(passed, [buffer]):
                     where = argument.name
@@ -259,7 +259,7 @@ class _Before:
         self.is_donated = isinstance(value, Donation)
         arrays = list(arrays_of((value,))) if isinstance(value, (Array, Donation)) else []
         self.is_device_array = bool(arrays)
-        buffer = arrays[0].wait().view.buffer if arrays else _buffer(value)
+        buffer = arrays[0].wait().buffer_view.buffer if arrays else _buffer(value)
         exchange = device.array_exchange
         self.is_foreign = exchange is not None and buffer is None and exchange.is_importable(value)
         self.is_writable = buffer is None or buffer.is_writable

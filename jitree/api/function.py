@@ -253,7 +253,7 @@ class Function(Remade):
         try:
             return deadline(named.pop(TIMEOUT))
         except StatusError as error:
-            raise self._in_call(error) from None
+            raise self.in_call(error) from None
 
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Calls in any way. After some, machine code makes those that it can (``calls/preparation.py``)."""
@@ -437,7 +437,7 @@ class Function(Remade):
         if named:
             arguments = self.order(*arguments, **named)
         if len(arguments) != self._argument_count:
-            raise self._in_call(
+            raise self.in_call(
                 InvalidArgumentError(f"expected {self._argument_count} arguments but passed {len(arguments)}")
             )
         packed, left = None, iter(arguments)
@@ -448,13 +448,13 @@ class Function(Remade):
             return self._complete(arguments, packed)
         except StatusError as error:
             count = len(arguments) - sum(1 for _ in left)
-            self._in_call(error, count - 1 if packed is None else -1)
+            self.in_call(error, count - 1 if packed is None else -1)
             raise
         except RecursionError:
             if not is_deep(arguments):
                 raise
             what = "an argument has lists in lists that are in a circle, or deeper than Python's stack"
-            raise self._in_call(InvalidArgumentError(what)) from None
+            raise self.in_call(InvalidArgumentError(what)) from None
 
     def _pack_donations(self, arguments: tuple[Any, ...], packers: Packs) -> list[object]:
         from jitree.api.calls.overlaps import give_up, require_once
@@ -487,8 +487,8 @@ class Function(Remade):
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
         return unpacked(results, self.unpackers, self.devices, fence)
 
-    def _in_call(self, error: StatusError, index: int = -1) -> StatusError:
-        """``index``: of the argument that is at fault, if it is one."""
+    def in_call(self, error: StatusError, index: int = -1) -> StatusError:
+        """Adds the call to an error. ``index``: of the argument that is at fault, if it is one."""
         shown = f"`{self.signature.declaration}`" if index < 0 else pointed_out(self.signature, index)
         return error.with_context(f"invoking function '{self.name}'").with_context(shown)
 

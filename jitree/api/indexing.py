@@ -131,7 +131,7 @@ def _runs(
 def read(array: Array, index: Any) -> Any:
     """Reads the elements that an index selects, where the host does not see them; None if it takes no less to
     read all of them."""
-    selection, row, view = basic(index), array.element_type, array.view
+    selection, row, view = basic(index), array.element_type, array.buffer_view
     if selection is None or is_packed(row) or view.buffer.host_address is not None:
         return None
     part = _select(view.shape, row.dtype.itemsize, selection)
@@ -166,7 +166,7 @@ def write(array: Array, index: Any, value: Any) -> None:
             f"elements of {row.name} share bytes and cannot be assigned one by one; make a new array with "
             "session.to_device"
         )
-    view = rewritten(lambda array: array.view, array)
+    view = rewritten(lambda array: array.buffer_view, array)
     require_writable(view, "the array")
     if view.buffer.host_address is not None:
         _write_here(array, view, index, value, row)
@@ -178,7 +178,7 @@ def write(array: Array, index: Any, value: Any) -> None:
         return
     _settle(array)
     if isinstance(source, Array):
-        _write_there(array, view, part, source.view, shape)
+        _write_there(array, view, part, source.buffer_view, shape)
     else:
         _upload(array, view, part, np.broadcast_to(source.reshape(shape), part.shape), row)
 
@@ -214,7 +214,7 @@ def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[A
         ):
             _require_elements(value.element_type, row, value)
             _settle(value)
-            return value if value.view.buffer.host_address is None else value.to_host()
+            return value if value.buffer_view.buffer.host_address is None else value.to_host()
         value = value._implicitly()
     elif exchange is not None and exchange.is_importable(value):
         return _source(Array(exchange.import_view(value), array.device), array, row)

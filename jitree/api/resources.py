@@ -243,7 +243,7 @@ def _copied(value: Any, device: Device) -> Array:
 
     made, exchange = placed(value, device), device.array_exchange
     shares = made is value or (exchange is not None and exchange.is_importable(value))
-    return Array(copy_view(made.wait().view, device), device) if shares else made
+    return Array(copy_view(made.wait().buffer_view, device), device) if shares else made
 
 
 def _wrapped(value: Any, device: Device) -> Array:

@@ -9,10 +9,9 @@ import math
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.base.records import NamedTuple
 from jitree.types import (
@@ -23,6 +22,9 @@ from jitree.types import (
     format_shaped_type,
     is_packed,
 )
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
@@ -35,7 +37,7 @@ _FIRST_FLOAT: Final = 0x21
 _LAST_FLOAT: Final = 0x28
 _COMPLEX: Final = 0x23
 
-Mask = npt.NDArray[np.bool_]
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 def is_float(row: ElementType) -> bool:

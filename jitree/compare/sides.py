@@ -161,7 +161,7 @@ def arrays_of(results: Any) -> list[np.ndarray[Any, Any]]:
 def extents_of(results: Any) -> list[Extent | None]:
     """Where the same lies in memory of the device; None for what is no array of one."""
     return [
-        (item.view.buffer.address, item.nbytes) if isinstance(item, Array) else None
+        (item.buffer_view.buffer.address, item.nbytes) if isinstance(item, Array) else None
         for item in _single(results)
     ]
 

@@ -25,7 +25,6 @@ from jitree.tools.benchmark_report import (
     render,
 )
 from jitree.tools.flags import ParsedFlags, command, flag_set
-from jitree.tools.inputs import parse_values
 from jitree.tools.observe_flags import is_profiled, profiling, wait_for_compiled_code
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.reporting import error_line
@@ -236,12 +235,11 @@ def _measure(
     files: ValueFiles,
     last: LastResults | None,
 ) -> tuple[list[BenchmarkRow], errors.StatusError | None]:
-    from jitree.tools.calling import PreparedCall, argument_kinds, declared_arguments
+    from jitree.tools.calling import PreparedCall, parse_inputs
 
     is_repeating = _is_repeating(function, flags)
     texts = [str(plan.batch_size)] if is_repeating else flags.texts("input")
-    with errors.error_context(f"`{function.declaration}`"):
-        inputs = parse_values(texts, argument_kinds(function), files, partial(declared_arguments, function))
+    inputs = parse_inputs(function, texts, files)
     try:
         prepared = PreparedCall(function, inputs)
     except errors.StatusError as error:

@@ -13,13 +13,14 @@ from jitree.api.calls.number_packing import NUMBER_BITS
 from jitree.api.calls.transfers import copy_to_device, native_row, to_numpy
 from jitree.api.function import Function
 from jitree.base import elements
-from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, error_context
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import LIST_F32, LIST_F64, LIST_I8, LIST_I16, LIST_I32, LIST_I64
 from jitree.regs.list import VmList
 from jitree.tools import values as hv
+from jitree.tools.inputs import parse_values
 from jitree.tools.values import SCALAR_TYPES
 from jitree.types import BY_NAME, ENCODING_DENSE, element_type, is_packed
 from jitree.vmfb.words import signed
@@ -73,8 +74,7 @@ class PreparedCall:
         self._function = function
         self._device = function.device
         self._invoke = function.invoker.invoke
-        with _in_call(function):
-            self._arguments = _pack(function, arguments, self._device)
+        self._arguments = _pack(function, arguments, self._device)
         self._values = [
             _python_value(value, argument, self._device)
             for value, argument in zip(arguments, self._arguments, strict=True)
@@ -87,8 +87,11 @@ class PreparedCall:
             return self._run(self._arguments)
         signal = Fence.create(self._device)
         results = self._run([*self._arguments, None, signal])
-        with _in_call(function):
+        try:
             signal.wait()
+        except StatusError as error:
+            function.in_call(error)
+            raise
         return results
 
     def python_call(self) -> Callable[[], object]:
@@ -145,19 +148,13 @@ class PreparedCall:
         ]
 
 
-class _in_call:
-    """Adds which function an error belongs to."""
-
-    def __init__(self, function: Function) -> None:
-        self._function = function
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StatusError):
-            error.with_context(f"invoking function '{self._function.name}'")
-            error.with_context(f"`{self._function.declaration}`")
+def parse_inputs(
+    function: Function | ProcessFunction, texts: Sequence[str], files: hv.ValueFiles
+) -> list[hv.HostValue]:
+    """Parses the values of a call; failures show the declaration."""
+    with error_context(f"`{function.declaration}`"):
+        declared = partial(declared_arguments, function)
+        return parse_values(texts, argument_kinds(function), files, declared)
 
 
 def argument_kinds(function: Function | ProcessFunction) -> list[str]:
@@ -188,10 +185,8 @@ def _kinds(passed: Sequence[tuple[str, str]]) -> list[str]:
 def _pack(function: Function, arguments: Sequence[hv.HostValue], device: Device) -> list[object]:
     parameters = function.signature.arguments
     if len(arguments) != len(parameters):
-        raise InvalidArgumentError(
-            "input list and function mismatch; "
-            f"expected {len(parameters)} arguments but passed {len(arguments)}"
-        )
+        error = f"expected {len(parameters)} arguments but passed {len(arguments)}"
+        raise function.in_call(InvalidArgumentError(f"input list and function mismatch; {error}"))
     transfer = tensor_packing.ArrayTransfer(device, tensor_packing.ready_view)
     packers = packing.packers(
         function.signature,
@@ -199,7 +194,14 @@ def _pack(function: Function, arguments: Sequence[hv.HostValue], device: Device)
         transfer,
         function.invoker.table.ref_types,
     )
-    return [_pack_one(value, packer, device) for value, packer in zip(arguments, packers, strict=True)]
+    packed: list[object] = []
+    try:
+        for value, packer in zip(arguments, packers, strict=True):
+            packed.append(_pack_one(value, packer, device))
+    except StatusError as error:
+        function.in_call(error, len(packed))
+        raise
+    return packed
 
 
 def _pack_one(value: hv.HostValue, packer: Packer, device: Device) -> object:
@@ -235,7 +237,7 @@ def _to_view(tensor: hv.HostTensor, device: Device) -> BufferView:
 
 def _vm_result(value: Any, item: str) -> Any:
     if isinstance(value, Array):
-        return value.view
+        return value.buffer_view
     if isinstance(value, int):
         return signed(value, NUMBER_BITS[item])
     return value

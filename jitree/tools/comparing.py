@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from jitree.compare.peers import is_onnx
-from jitree.errors import InvalidArgumentError, error_context
+from jitree.errors import InvalidArgumentError
 from jitree.tools import values as hv
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.flags import ParsedFlags, command, flag_set
-from jitree.tools.inputs import parse_values
 from jitree.tools.program import task_parameters
 from jitree.tools.values import ValueFiles
 
@@ -93,15 +91,12 @@ def inputs_of(sides: Sequence[Any], flags: ParsedFlags) -> list[Any]:
         raise InvalidArgumentError("one of the two is to be a compiled module: it tells the types of inputs")
     from jitree.api.session import Session
     from jitree.compare.sides import function_of
-    from jitree.tools.calling import argument_kinds, declared_arguments
+    from jitree.tools.calling import parse_inputs
 
     module, device, options = programs[0]
     with ValueFiles() as files, Session(device, **options) as session:
         function: Function = function_of(session.load(module), flags.text("function") or None)
-        with error_context(f"`{function.declaration}`"):
-            values: Sequence[hv.HostValue] = parse_values(
-                flags.texts("input"), argument_kinds(function), files, partial(declared_arguments, function)
-            )
+        values = parse_inputs(function, flags.texts("input"), files)
     return [hv.python_value(value) for value in values]
 
 

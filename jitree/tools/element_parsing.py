@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.base import elements
 from jitree.errors import InvalidArgumentError, pass_interruption
@@ -20,6 +19,8 @@ from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+    import numpy.typing as npt
 
 _NUMBER: Final = re.compile(
     r"""(?P<sign>[+-]?)(?:

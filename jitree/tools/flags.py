@@ -297,30 +297,33 @@ def flag_set(
 ) -> FlagSet:
     """The flags of a command, of ``groups`` with spaces between them; for the rest see :class:`FlagSet`."""
     names = ["common", *groups.split()]
-    flags = tuple(flag for name in names for flag in _groups()[name])
+    flags = tuple(_flag(row) for name in names for row in _groups()[name])
     refused_prefixes = _REFUSED_PREFIXES if "refused" in names else ()
     return FlagSet(command, summary, flags, positional, refused_prefixes, ignored_prefixes)
 
 
 @cache
-def _groups() -> dict[str, list[Flag]]:
-    groups: dict[str, list[Flag]] = {}
+def _groups() -> dict[str, list[tuple[str, ...]]]:
+    """The fields of each flag, and the title that it has in the help."""
+    groups: dict[str, list[tuple[str, ...]]] = {}
     title = ""
     for line in Path(__file__).with_name("flags.tsv").read_text(encoding="ascii").splitlines():
         if line.startswith("="):
             title = line.removeprefix("=").strip()
         elif not line.startswith("#"):
             group, *fields = line.split("\t")
-            flag = _flag(*("" if field == _NOTHING else field for field in fields))
-            groups.setdefault(group, []).append(flag._replace(section=title))
+            groups.setdefault(group, []).append((*fields, title))
     return groups
 
 
-def _flag(name: str, kind: str, support: str, default: str, values: str, text: str) -> Flag:
-    absent: dict[Kind, FlagValue] = {Kind.LIST: [], Kind.OPTIONAL: None}
+@cache
+def _flag(row: tuple[str, ...]) -> Flag:
+    name, kind, support, default, values, text, title = ("" if field == _NOTHING else field for field in row)
+    absent: FlagValue = [] if kind == "list" else None if kind == "optional" else ""
     choices = tuple(values.split(",")) if values else ()
-    flag = Flag(name, Kind[kind.upper()], "", text.replace("\\n", "\n"), choices, Support[support.upper()])
-    return flag._replace(default=convert(flag, default) if default else absent.get(flag.kind, ""))
+    text = text.replace("\\n", "\n")
+    flag = Flag(name, Kind[kind.upper()], absent, text, choices, Support[support.upper()], title)
+    return flag._replace(default=convert(flag, default)) if default else flag
 
 
 def help_of(flag_set: FlagSet) -> str:

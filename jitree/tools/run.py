@@ -6,12 +6,10 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from jitree.base import elements
 from jitree.base.cancel_scopes import deadline
@@ -26,13 +24,14 @@ from jitree.errors import (
 from jitree.tools import devices
 from jitree.tools import values as hv
 from jitree.tools.flags import ParsedFlags, command, flag_set
-from jitree.tools.inputs import parse_values
 from jitree.tools.observe_flags import looking_into, profiling, require_finite, warm_up
 from jitree.tools.program import OpenedProgram, find_function, open_program
 from jitree.tools.values import ValueFiles, of_kind, parse_value
 from jitree.types import BY_NAME, is_packed
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.api.function import Function
 
 _ARCHIVE: Final = ".npz"
@@ -326,14 +325,11 @@ def main(flags: ParsedFlags) -> int:
 
 
 def _run(program: OpenedProgram, flags: ParsedFlags, files: ValueFiles) -> int:
-    from jitree.tools.calling import argument_kinds, declared_arguments, prepare
+    from jitree.tools.calling import parse_inputs, prepare
 
     with error_context("creating run context"):
         function = find_function(program, flags.text("function"))
-    with error_context(f"`{function.declaration}`"):
-        inputs = parse_values(
-            flags.texts("input"), argument_kinds(function), files, partial(declared_arguments, function)
-        )
+    inputs = parse_inputs(function, flags.texts("input"), files)
     sys.stdout.write(f"EXEC @{function.name}\n")
     sys.stdout.flush()
     prepared = prepare(function, inputs)

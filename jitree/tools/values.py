@@ -19,10 +19,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.npyio import NpzFile
 
 from jitree import errors
@@ -45,6 +44,9 @@ from jitree.types import (
     format_shaped_type,
     is_packed,
 )
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Scalar(NamedTuple):

@@ -432,7 +432,7 @@ def test_variadic_functions(plain_session: Session) -> None:
 
 
 def test_objects_in_place_of_tensors(module: Module) -> None:
-    buffer = module.session.to_device(X).view.buffer
+    buffer = module.session.to_device(X).buffer_view.buffer
     with pytest.raises(
         InvalidArgumentError, match=r"ref type mismatch; input0 needs a .* but got a hal.buffer"
     ):

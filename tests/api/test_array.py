@@ -45,11 +45,11 @@ def address(array: Any) -> int:
 
 
 def test_a_view_is_an_argument_as_its_array_is(matrix: Array, session: Session) -> None:
-    placed = session.to_device(matrix.view)
-    assert placed.view is matrix.view and np.array_equal(placed, matrix)
+    placed = session.to_device(matrix.buffer_view)
+    assert placed.buffer_view is matrix.buffer_view and np.array_equal(placed, matrix)
     with Session("local-sync", tier="plain") as own:
         row, add = own.to_device(np.arange(4, dtype=np.float32)), own.load(ARITHMETIC).add
-        assert np.array_equal(add(row.view, row), add(row, row))
+        assert np.array_equal(add(row.buffer_view, row), add(row, row))
 
 
 def test_attributes(matrix: Array, session: Session) -> None:
@@ -59,9 +59,34 @@ def test_attributes(matrix: Array, session: Session) -> None:
     assert repr(matrix) == "jitree.Array(2x3 float32 on local-sync:\n[[0., 1., 2.],\n [3., 4., 5.]])"
 
 
+def test_bits_are_seen_as_another_type(matrix: Array, session: Session) -> None:
+    values = np.asarray(matrix).copy()
+    for dtype in (np.int32, "uint8", np.float16, bool, ml_dtypes.bfloat16, "V4", "f4"):
+        seen = matrix.view(dtype)
+        assert isinstance(seen, Array) and seen.buffer_view.buffer is matrix.buffer_view.buffer
+        assert (
+            seen.dtype == dtype
+            and seen.tobytes() == values.tobytes()
+            and seen.shape == values.view(dtype).shape
+        )
+    one = session.to_device(np.float32(1.5))
+    assert one.view(np.int32).item() == 0x3FC00000 and matrix.view("u2").view("f4")[1, 2] == 5
+    matrix.view(np.int32)[0, 0] = 0x3FC00000
+    assert matrix[0, 0] == 1.5 and np.asarray(matrix.view(np.int32))[0, 0] == 0x3FC00000
+    packed = Array(BufferView(one.buffer_view.buffer, (8,), 0x10000004), session.device)
+    for array, dtype, error in (
+        (matrix, "f8", InvalidArgumentError), (one, "u1", InvalidArgumentError),
+        (packed, "u1", UnimplementedError), (matrix, "int4", UnimplementedError),
+        (matrix, "U3", InvalidArgumentError), (matrix, ">i4", InvalidArgumentError),
+        (matrix, [("a", "i4")], InvalidArgumentError),
+    ):  # fmt: skip
+        with pytest.raises(error, match="view: "):
+            array.view(dtype)
+
+
 def test_numpy_shares_the_memory(matrix: Array) -> None:
     host = np.asarray(matrix)
-    assert address(matrix) == matrix.view.buffer.host_address == address(host)
+    assert address(matrix) == matrix.buffer_view.buffer.host_address == address(host)
     host[0, 0] = 9
     assert matrix[0, 0] == 9
     assert np.asarray(matrix, np.float64).dtype == np.float64
@@ -258,7 +283,7 @@ def test_what_becomes_an_array(session: Session) -> None:
 
 def test_an_array_that_is_still_computed(session: Session) -> None:
     fence = Fence.create(session.device)
-    array = Array(session.to_device([1, 2, 3]).view, session.device, fence)
+    array = Array(session.to_device([1, 2, 3]).buffer_view, session.device, fence)
     was_ready = array.ready
     assert not was_ready and "being computed" in repr(array)
     fence.signal()
@@ -267,7 +292,7 @@ def test_an_array_that_is_still_computed(session: Session) -> None:
 
 def test_an_array_that_failed(session: Session) -> None:
     fence = Fence.create(session.device)
-    array = Array(session.to_device([1, 2, 3]).view, session.device, fence)
+    array = Array(session.to_device([1, 2, 3]).buffer_view, session.device, fence)
     fence.fail(DataLossError("lost"))
     assert array.ready and "DATA_LOSS; lost" in repr(array)
     for _ in range(2):
@@ -276,7 +301,7 @@ def test_an_array_that_failed(session: Session) -> None:
     with pytest.raises(DataLossError, match="lost"):
         session.load(ARITHMETIC).add(array, array)
     fence = Fence.create(session.device)
-    array = Array(session.to_device([1, 2, 3]).view, session.device, fence)
+    array = Array(session.to_device([1, 2, 3]).buffer_view, session.device, fence)
     fence.fail(OutOfRangeError("outside of a table"))
     with pytest.raises(OutOfRangeError, match="outside of a table"):  # an IndexError, and none of this index
         array[2**70]
@@ -286,14 +311,14 @@ def test_a_device_that_closes_cancels_what_waits() -> None:
     session = Session("local-sync", tier="plain")
     never, done = Fence.create(session.device), Fence.create(session.device)
     session.device.queue_barrier(-1, never, done)
-    array = Array(session.to_device([1]).view, session.device, done)
+    array = Array(session.to_device([1]).buffer_view, session.device, done)
     session.close()
     with pytest.raises(CancelledError):
         array.wait()
 
 
 def test_a_view_that_its_buffer_cannot_hold(session: Session) -> None:
-    view = session.to_device(np.zeros(4, np.float32)).view
+    view = session.to_device(np.zeros(4, np.float32)).buffer_view
     with pytest.raises(OutOfRangeError, match="16 bytes cannot be viewed as `5xf32`, which has 20"):
         BufferView(view.buffer, (5,), view.element_type, 1)
     with pytest.raises(InternalError, match="16 bytes"):  # of other encodings only who reads them knows
@@ -356,7 +381,7 @@ def test_memory_that_the_host_cannot_see(session: Session, dtype: Any) -> None:
     assert row is not None
     array = Array(copy_to_device(values, row, device), device)
     with pytest.raises(PermissionDeniedError):
-        array.view.buffer.host_view()
+        array.buffer_view.buffer.host_view()
     assert np.array_equal(np.asarray(array), values)
     assert device.copies == 2
 
@@ -364,7 +389,8 @@ def test_memory_that_the_host_cannot_see(session: Session, dtype: Any) -> None:
 def test_shapes_that_numpy_does_not_have(session: Session) -> None:
     """As damaged programs make them."""
     array = Array(
-        BufferView(session.to_device(np.zeros(4, np.int8)).view.buffer, (1,) * 65, 0x10000008), session.device
+        BufferView(session.to_device(np.zeros(4, np.int8)).buffer_view.buffer, (1,) * 65, 0x10000008),
+        session.device,
     )
     for look in (np.asarray, Array.tolist, np.array, lambda array: array[...]):
         with pytest.raises(InternalError, match=r"no numpy array can show: shape \(.*element type i8"):
@@ -374,6 +400,6 @@ def test_shapes_that_numpy_does_not_have(session: Session) -> None:
 
 @pytest.mark.parametrize("code", [0, 0x1000000C, 0x100000FF, 0x130000FF, 0x2100000A])
 def test_unknown_element_types(session: Session, code: int) -> None:
-    view = session.to_device(np.zeros(64, np.int8)).view
+    view = session.to_device(np.zeros(64, np.int8)).buffer_view
     with pytest.raises(InternalError, match=f"no numpy array can show: .*0x{code:08x}"):
         np.asarray(Array(BufferView(view.buffer, (1,), code), session.device))

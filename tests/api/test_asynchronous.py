@@ -42,7 +42,7 @@ def module(session: Session) -> Module:
 def pending(session: Session, values: np.ndarray[Any, Any]) -> tuple[Array, Fence]:
     """An array whose elements are there when the fence is signalled."""
     fence = Fence.create(session.device)
-    return Array(session.to_device(values).view, session.device, fence), fence
+    return Array(session.to_device(values).buffer_view, session.device, fence), fence
 
 
 def test_a_plain_call_waits(module: Module) -> None:

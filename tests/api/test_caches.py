@@ -127,7 +127,7 @@ def test_users_of_a_cache_wait_for_submitted_calls(module: Module, session: Sess
     """Whatever uses a cache after a submitted call that updates it sees the update."""
     for attempt in range(4):
         gate = Fence.create(session.device)
-        first = Array(session.to_device(token(9)).view, session.device, gate)
+        first = Array(session.to_device(token(9)).buffer_view, session.device, gate)
         cache = session.to_device(START)
         sums, result = module.later.submit(first, 2, cache)
         assert not cache.ready and not sums.ready and not result.ready, attempt

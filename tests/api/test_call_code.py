@@ -210,7 +210,7 @@ def test_an_object_is_passed_again_whose_handle_dies(session: Session) -> None:
     echo = direct(session.load(ECHO).e1_f32, X)
     array = session.to_device(X)
     echo(array)
-    view = array.view
+    view = array.buffer_view
     del array
     again = Array(view, session.device)
     echo(again)
@@ -248,7 +248,8 @@ def every_way(session: Session) -> dict[str, Callable[[], object]]:
         "list": lambda: add([1.0, 2.0, 3.0, 4.0], X), "names": lambda: add(input1=x, input0=X),
         "seen": lambda: np.asarray(add(x, x)), "copied": lambda: np.array(add(x, x)),
         "converted": lambda: np.asarray(add(x, x), np.float64), "buffer": lambda: add(x, x).__buffer__(0),
-        "host": lambda: add(x, x).to_host(), "shape": lambda: add(x, x).shape, "view": lambda: add(x, x).view,
+        "host": lambda: add(x, x).to_host(), "shape": lambda: add(x, x).shape,
+        "view": lambda: add(x, x).buffer_view,
         "numbers": lambda: numbers(1, 2, 3.0, 4.0, True, 6),
         "converted numbers": lambda: numbers(np.int8(1), np.int64(2), np.float32(3), 4, np.True_, 5.0),
         "several": lambda: arithmetic.sums(np.arange(4), 2), "nothing": arithmetic.nothing,

@@ -135,7 +135,7 @@ def test_closing_ends_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         fence = Fence.create(session.device)
         module = session.load(ASYNCHRONOUS)
         blocked = module.add.submit(X, X)
-        pending = type(blocked)(blocked.view, session.device, fence)
+        pending = type(blocked)(blocked.buffer_view, session.device, fence)
         result = module.add.submit(pending, X)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(np.asarray, result)
@@ -152,7 +152,7 @@ def test_closing_ends_calls_that_wait_for_their_results(device: str, tier: str) 
         with Session(device, tier=tier) as session:
             add = session.load(ASYNCHRONOUS).add
             assert np.array_equal(add(X, X), X + X) and np.array_equal(add(X, X), X + X)
-            never = Array(session.to_device(X).view, session.device, Fence.create(session.device))
+            never = Array(session.to_device(X).buffer_view, session.device, Fence.create(session.device))
             with ThreadPoolExecutor(3) as pool:
                 calls = [pool.submit(add, never, X) for _ in range(3)]
                 time.sleep(0.001 * pause)

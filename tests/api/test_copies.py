@@ -26,8 +26,9 @@ def owners(session: Session) -> dict[str, Any]:
     return {
         "session": session, "module": module, "function": module.add, "call": Call(module.add),
         "context": session.context, "VM function": module.add.vm_function, "instance": session.instance,
-        "device": session.device, "allocator": session.device_allocator, "view": array.view,
-        "buffer": array.view.buffer, "allocation": array.view.buffer.allocation, "donation": donate(array),
+        "device": session.device, "allocator": session.device_allocator, "view": array.buffer_view,
+        "buffer": array.buffer_view.buffer, "allocation": array.buffer_view.buffer.allocation,
+        "donation": donate(array),
         "fence": Fence.create(session.device), "semaphore": session.device.create_semaphore(0),
         "VM buffer": VmBuffer.alias(b"abc"), "list": VmList("i32", 2), "deadline": session.deadline(1),
         "batches": Batcher(module.add), "explanation": session.explain(module.scale),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -89,10 +90,48 @@ def test_tensors(session: Session, custom: CustomModule) -> None:
         np.testing.assert_array_equal(np.asarray(result), 2 * value)
 
 
+STATED: Final = [
+    (np.float32, np.arange(3, dtype=np.int16), [0, 1, 2]),
+    (np.int64, np.arange(3, dtype=np.int32), [0, 1, 2]),
+    (np.int32, np.arange(3, dtype=np.uint32), [0, 1, 2]),
+    (np.float32, [0.5, 1], [0.5, 1]),
+    (np.int8, np.array([True]), [1]),
+    (np.floating, np.ones(1, np.int8), [1]),
+    (np.float32, np.ones(1), "expected f32 (float32) but have f64 (float64)"),
+    (np.float32, np.float64(1), "expected f32 (float32) but have f64 (float64)"),
+    (np.int32, np.ones(1, np.int64), 'pass x.astype("int32")'),
+    (np.int32, [0.5], "result 0: expected elements of i32"),
+]
+"""The type of an annotation, what the function returns, what programs get."""
+
+
+@pytest.mark.parametrize("is_on_device", [False, True])
+def test_results_of_a_stated_type(session: Session, custom: CustomModule, is_on_device: bool) -> None:
+    program = Assembler("m")
+    for number, (stated, result, _) in enumerate(STATED):
+        given = session.to_device(result) if is_on_device and isinstance(result, np.ndarray) else result
+        give: Any = partial(lambda given, x: given, given)
+        returned = npt.NDArray[stated]  # type: ignore[valid-type]
+        give.__name__, give.__annotations__ = "give", {"x": np.ndarray, "return": returned}
+        custom.export(f"give{number}")(give)
+        program.import_function(f"host.give{number}", "0r_r")
+        program.function(f"f{number}", "0r_r", ONE_REFERENCE.format(f"give{number}"))
+    module = session.load(program.build(), custom)[0]
+    for number, (stated, _, expected) in enumerate(STATED):
+        if isinstance(expected, str):
+            with pytest.raises(InternalError) as caught:
+                module[f"f{number}"](np.zeros(1, np.int8))
+            assert expected in str(caught.value)
+        else:
+            array = module[f"f{number}"](np.zeros(1, np.int8))
+            assert np.asarray(array).tolist() == expected
+            assert stated is np.floating or array.dtype in (stated, np.uint32, np.bool_)
+
+
 def test_device_arrays_and_other_ways_to_give_tensors(session: Session, custom: CustomModule) -> None:
     @custom.export
     def pick(x: jitree.Array) -> jitree.Array:
-        results: list[Any] = [x, x.view, [[1.5, 2.5]], 7, np.asarray(x)[::2]]
+        results: list[Any] = [x, x.buffer_view, [[1.5, 2.5]], 7, np.asarray(x)[::2]]
         return results[int(np.asarray(x)[0])]  # type: ignore[no-any-return]
 
     for index, expected in enumerate(([0, 5], [1, 5], [[1.5, 2.5]], 7, [4])):

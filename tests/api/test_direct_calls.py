@@ -303,7 +303,7 @@ def test_results_outlive_the_session() -> None:
         view = np.asarray(second)
     del session, second
     gc.collect()
-    assert first.shape == (4,) and first.dtype == np.float32 and third.view.shape == (4,)
+    assert first.shape == (4,) and first.dtype == np.float32 and third.buffer_view.shape == (4,)
     for result in (first, view, third):
         assert np.array_equal(result, X + X)
     with pytest.raises(FailedPreconditionError, match="closed"):
@@ -334,7 +334,7 @@ def test_objects_of_results_are_made_while_nothing_runs(session: Session) -> Non
     """Machine code counts references of the same entries, without the interpreter's lock."""
     result = direct(session.load(ECHO).e1_f32, X)(X)
     shapes: list[tuple[int, ...]] = []
-    thread = threading.Thread(target=lambda: shapes.append(result.view.shape))
+    thread = threading.Thread(target=lambda: shapes.append(result.buffer_view.shape))
     with session.context.invoker.lock:
         thread.start()
         thread.join(0.1)

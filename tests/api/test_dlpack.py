@@ -51,14 +51,14 @@ def test_numpy_takes_arrays_without_copying(session: Session, dtype: Any) -> Non
     array = session.to_device(np.array([[1, 0, 1], [0, 1, 1]], dtype))
     taken = np.from_dlpack(array)
     assert taken.dtype == dtype and np.array_equal(taken, array)
-    assert taken.__array_interface__["data"][0] == array.view.buffer.host_address
+    assert taken.__array_interface__["data"][0] == array.buffer_view.buffer.host_address
     assert array.__dlpack_device__() == (1, 0)
 
 
 @pytest.mark.parametrize("dtype", EXTENDED)
 def test_extended_types_in_both_directions(session: Session, dtype: Any) -> None:
     array = session.to_device(np.array([[1, 2, 3], [4, 5, 6]], dtype))
-    buffer = array.view.buffer
+    buffer = array.buffer_view.buffer
     alive = weakref.ref(buffer.allocation)
     taken = dlpack.import_array(array)
     assert taken.dtype == dtype and np.array_equal(taken, array)
@@ -85,7 +85,7 @@ def test_what_the_capsules_say(session: Session) -> None:
 
 def test_capsules_that_are_never_taken_are_freed(session: Session) -> None:
     array = session.to_device(np.zeros(4, ml_dtypes.bfloat16))
-    alive = weakref.ref(array.view.buffer.allocation)
+    alive = weakref.ref(array.buffer_view.buffer.allocation)
     capsule = array.__dlpack__()
     del array
     gc.collect()

@@ -47,9 +47,9 @@ TWICE: dict[str, Callable[[Any, Array], Any]] = {
     "passed and donated": lambda outputs, a: outputs.double_first(a, donate(a)),
     "donated and copied": lambda outputs, a: outputs.double_both(donate(a), a),
     "by name": lambda outputs, a: outputs.double_first(input1=a, input0=donate(a)),
-    "its view": lambda outputs, a: outputs.double_first(donate(a), a.view),
+    "its view": lambda outputs, a: outputs.double_first(donate(a), a.buffer_view),
     "another array of its memory": lambda outputs, a: outputs.double_first(
-        donate(a), Array(a.view, a.device)
+        donate(a), Array(a.buffer_view, a.device)
     ),
     "storage of a result": lambda outputs, a: outputs.one_of_two(donate(a), out=a),
     "a numpy array": lambda outputs, a: outputs.double_first(donate(a), np.asarray(a)),
@@ -115,7 +115,7 @@ USES: dict[str, Callable[[Array], Any]] = {
 @pytest.mark.parametrize("use", USES)
 def test_every_use_of_a_donated_array_is_refused(session: Session, use: str) -> None:
     computed = session.to_device(X)
-    pending = Array(session.to_device(X).view, session.device, Fence.create(session.device))
+    pending = Array(session.to_device(X).buffer_view, session.device, Fence.create(session.device))
     for array in (computed, pending):
         array._give_up()
         with pytest.raises(FailedPreconditionError, match="donated to a call and cannot be used any more"):
@@ -158,7 +158,7 @@ def test_a_call_waits_for_a_donated_array_that_is_still_computed() -> None:
         add = session.load(ASYNCHRONOUS).add
         for _ in range(ROUNDS):
             memory, fence = session.to_device(np.zeros(64, np.float32)), Fence.create(session.device)
-            pending = Array(memory.view, session.device, fence)
+            pending = Array(memory.buffer_view, session.device, fence)
             result = add.submit(donate(pending), np.ones(64, np.float32))
             assert not result.ready and pending.is_donated
             np.asarray(memory)[:] = 5

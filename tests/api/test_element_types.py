@@ -114,15 +114,15 @@ def test_opaque_bytes_are_booleans_if_they_are_0_and_1(session: Session) -> None
 
 def test_packed_elements_take_half_a_byte(session: Session) -> None:
     array = session.to_device(np.array([1, -2, 3], ml_dtypes.int4))
-    assert (array.size, array.nbytes, array.view.buffer.byte_length) == (3, 2, 2)
-    assert bytes(array.view.buffer.host_view()) == b"\xe1\x03"
+    assert (array.size, array.nbytes, array.buffer_view.buffer.byte_length) == (3, 2, 2)
+    assert bytes(array.buffer_view.buffer.host_view()) == b"\xe1\x03"
     assert array.to_host().tolist() == [1, -2, 3]
 
 
 @pytest.mark.parametrize(("dtype", "name"), [("V1", "f32"), ("V2", "i8"), ("V4", "i64"), ("V3", "f32")])
 def test_views_of_opaque_elements_of_another_width(session: Session, dtype: str, name: str) -> None:
     """The command line passes views, which programs check by themselves."""
-    view = session.to_device(np.zeros(2, dtype)).view
+    view = session.to_device(np.zeros(2, dtype)).buffer_view
     with pytest.raises(InvalidArgumentError, match="element type mismatch"):
         session[f"module.e1_{name}"](view)
 

@@ -45,7 +45,7 @@ def uses(session, name, arguments, kept):
         lambda: np.asarray(function(*arguments)).tobytes() == right,
         lambda: bytes(view) == right,
         lambda: np.asarray(function(*arguments)).tobytes() == right and bytes(view) == right,
-        lambda: kept.view.shape is not None and kept.to_host().tobytes() == right,
+        lambda: kept.buffer_view.shape is not None and kept.to_host().tobytes() == right,
         lambda: np.asarray(function.submit(*arguments)).tobytes() == right,
         lambda: session.to_device(X).to_host().tobytes() == X.tobytes(),
     )

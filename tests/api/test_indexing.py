@@ -184,7 +184,7 @@ def test_arrays_that_must_stay_as_they_are(session: Session) -> None:
     array = session.to_device(CUBE)
     with pytest.raises(FailedPreconditionError, match="donated"):
         array[...] = donated
-    packed = Array(array.view.__class__(array.view.buffer, (4, 8), 0x10000004), session.device)
+    packed = Array(array.buffer_view.__class__(array.buffer_view.buffer, (4, 8), 0x10000004), session.device)
     with pytest.raises(UnimplementedError, match="i4 share bytes"):
         packed[0] = 1
     if session.device.array_exchange is None:
@@ -192,7 +192,7 @@ def test_arrays_that_must_stay_as_they_are(session: Session) -> None:
         offset = -block.ctypes.data % 64 // 4
         block.flags.writeable = False
         kept = session.to_device(block[offset : offset + 20000])
-        if not kept.view.buffer.is_writable:
+        if not kept.buffer_view.buffer.is_writable:
             with pytest.raises(PermissionDeniedError, match="read-only"):
                 kept[0] = 1
 
@@ -222,7 +222,7 @@ def test_assigning_comes_after_what_has_been_submitted() -> None:
         device, array = session.device, session.to_device(np.zeros(1 << 20, np.float32))
         target = session.empty(1 << 20)
         gate, done = Fence.create(device), Fence.create(device)
-        buffers = array.view.buffer, target.view.buffer
+        buffers = array.buffer_view.buffer, target.buffer_view.buffer
         device.queue_copy(-1, gate, done, buffers[0], 0, buffers[1], 0, 4 << 20)
         threading.Timer(0.05, gate.signal).start()
         array[...] = 1

@@ -118,7 +118,7 @@ def numbers(session: Session) -> Any:
 def objects(session: Session) -> Any:
     """What machine code made becomes an object."""
     result = session["calls.both"](X)
-    return tuple([session["arithmetic.add"](one, one) for one in result if one.view.buffer])
+    return tuple([session["arithmetic.add"](one, one) for one in result if one.buffer_view.buffer])
 
 
 def host_reads(session: Session) -> Any:

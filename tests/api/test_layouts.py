@@ -111,7 +111,7 @@ def test_where_results_lie() -> None:
     """On other devices that is another place than the one of the arrays that are compared."""
     with Session("local-sync") as session:
         result = session.load(LAYERS).layers(X)
-        assert extents_of([result, X, None]) == [(result.view.buffer.address, 1024), None]
+        assert extents_of([result, X, None]) == [(result.buffer_view.buffer.address, 1024), None]
         d = jitree.diff(session["module.layers"], lambda x: x, inputs=[X])
     assert d.first is not None and d.first.ordinals == (2, None)
     assert d.first.dispatch.startswith("layers_dispatch_")

@@ -185,8 +185,8 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, Array):
-        kinds = (one.dtype, one.shape, one.view.element_type)
-        return kinds == (other.dtype, other.shape, other.view.element_type) and (
+        kinds = (one.dtype, one.shape, one.buffer_view.element_type)
+        return kinds == (other.dtype, other.shape, other.buffer_view.element_type) and (
             np.asarray(one).tobytes() == np.asarray(other).tobytes()
         )
     return repr(one) == repr(other) if not isinstance(one, memoryview) else bytes(one) == bytes(other)

@@ -56,7 +56,7 @@ def module(session: Session) -> Module:
 def late(session: Session, values: Floats) -> tuple[Array, Fence]:
     """An array whose elements are there when the fence is signalled."""
     fence = Fence.create(session.device)
-    return Array(session.to_device(values).view, session.device, fence), fence
+    return Array(session.to_device(values).buffer_view, session.device, fence), fence
 
 
 def in_place() -> Floats:
@@ -80,7 +80,7 @@ def _alias(session: Session, module: Module) -> tuple[Array, Elements]:
 
 def _view(session: Session, module: Module) -> tuple[Array, Elements]:
     array = session.to_device(OLD)
-    return Array(array.view, session.device), array
+    return Array(array.buffer_view, session.device), array
 
 
 def _numpy(session: Session, module: Module) -> tuple[Array, Elements]:
@@ -441,7 +441,7 @@ def test_random_calls_as_numpy_does_them(module: Module, session: Session, seed:
     expected: list[Floats] = []
     for number in range(3):
         array = session.to_device(OLD + number)
-        arrays.append([array, Array(array.view, session.device)])
+        arrays.append([array, Array(array.buffer_view, session.device)])
         expected.append(OLD + number)
     results: list[tuple[Array, Floats]] = []
     fences: list[threading.Timer] = []

@@ -26,8 +26,8 @@ Call = Callable[[Any, Array], Any]
 WAYS: dict[str, Call] = {
     "the same array": lambda turned, x: turned(x, out=x),
     "by position": lambda turned, x: turned(x, x),
-    "another array of its memory": lambda turned, x: turned(x, out=Array(x.view, x.device)),
-    "its view": lambda turned, x: turned(x.view, out=x),
+    "another array of its memory": lambda turned, x: turned(x, out=Array(x.buffer_view, x.device)),
+    "its view": lambda turned, x: turned(x.buffer_view, out=x),
     "numpy array in, lent": lambda turned, x: turned(np.asarray(x), out=x),
     "numpy array out": lambda turned, x: turned(x, out=np.asarray(x)),
     "numpy array in and out": lambda turned, x: turned(np.asarray(x), out=np.asarray(x)),
@@ -55,8 +55,8 @@ def test_a_result_in_a_part_of_that_memory(session: Session, rows: int) -> None:
     memory = session.to_device(np.zeros((256, 128), np.float32))
 
     def part(first: int) -> Array:
-        buffer = memory.view.buffer.subspan(first * ROW, X.nbytes)
-        return Array(BufferView(buffer, X.shape, memory.view.element_type), session.device)
+        buffer = memory.buffer_view.buffer.subspan(first * ROW, X.nbytes)
+        return Array(BufferView(buffer, X.shape, memory.buffer_view.element_type), session.device)
 
     for _ in range(ROUNDS):
         x, out = part(64), part(64 + rows)
@@ -86,5 +86,5 @@ def test_an_argument_that_is_still_computed() -> None:
             memory, fence = session.to_device(np.zeros_like(X)), Fence.create(session.device)
             timer = Timer(0.05, compute, (memory, fence))
             timer.start()
-            assert np.array_equal(turned(Array(memory.view, session.device, fence), out=memory), X.T)
+            assert np.array_equal(turned(Array(memory.buffer_view, session.device, fence), out=memory), X.T)
             timer.join()

@@ -39,7 +39,7 @@ def test_arrays_put_on_the_device_are_copies(session: Session, elements: np.ndar
     for _ in range(3):
         array = session.to_device(source)
         assert (array.shape, array.dtype) == (before.shape, before.dtype)
-        assert np.array_equal(array, before) and np.array_equal(array.view.shape, elements.shape)
+        assert np.array_equal(array, before) and np.array_equal(array.buffer_view.shape, elements.shape)
     source[...] = 0
     assert np.array_equal(array, before)
 

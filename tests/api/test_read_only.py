@@ -110,7 +110,7 @@ def test_host_arrays_are_no_storage(module: Module, kept: Kept) -> None:
 def test_programs_overwrite_copies(session: Session, module: Module, kept: Kept) -> None:
     for _ in CALLS:
         array = over(session, kept)
-        for argument in (kept, array, array.view, jitree.donate(array)):
+        for argument in (kept, array, array.buffer_view, jitree.donate(array)):
             assert np.array_equal(module.replace(argument, Y), REPLACED)
         assert array.is_donated
 
@@ -140,7 +140,7 @@ def test_elements_that_are_set(session: Session, module: Module, kept: Kept) -> 
 
 def test_objects_of_the_hal_are_refused(session: Session, module: Module, kept: Kept) -> None:
     """What a result is put into has to be there; of others the program gets a copy."""
-    view = over(session, kept).view
+    view = over(session, kept).buffer_view
     with pytest.raises(PermissionDeniedError, match="input1"):
         module.put_into(X, view)
     with pytest.raises(PermissionDeniedError, match="input1"):
@@ -179,7 +179,7 @@ def test_results_over_it_are_copied_when_they_are_passed(
     """Such results come from modules in Python. Nobody has looked at the array when machine code gets it."""
     prepare_calls()
     custom = CustomModule("host")
-    view = over(session, kept).view
+    view = over(session, kept).buffer_view
 
     @custom.export
     def g() -> object:

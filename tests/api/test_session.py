@@ -78,7 +78,7 @@ def test_ways_to_call(session: Session) -> None:
 
 def test_call_direct_converts_nothing(session: Session) -> None:
     module = session.load(ARITHMETIC)
-    view = session.to_device(X).view
+    view = session.to_device(X).buffer_view
     (result,) = session.call_direct("arithmetic.add", view, view)
     assert result.shape == (4,) and result is not view
     assert session.call_direct(module.nothing) == []

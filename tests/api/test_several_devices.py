@@ -64,7 +64,7 @@ def test_memory_of_a_device_outside_of_the_session_is_of_its_first() -> None:
 
 def test_memory_keeps_no_device() -> None:
     session = jitree.Session(CHOICES[0])
-    moved = session.load(PROGRAM).moved(X).view
+    moved = session.load(PROGRAM).moved(X).buffer_view
     session.close()
     del session
     assert moved.buffer.allocation.device() is None

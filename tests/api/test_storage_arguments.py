@@ -126,7 +126,9 @@ def test_machine_code_writes_to_numpy_arrays(device: str, monkeypatch: pytest.Mo
         target[:] = -1
         seven, result = second(x, out=(target,))
         assert seven == 7 and np.array_equal(result, X + X) and address(result) == address(target)
-        assert address(result.view.buffer.host_array()) == address(target), "the object that Python makes"
+        assert address(result.buffer_view.buffer.host_array()) == address(target), (
+            "the object that Python makes"
+        )
         assert np.array_equal(into(result, out=session.empty(16)), X * 4)
         target[:] = X
         assert np.array_equal(into(target, out=target), X + X), "read before it is written"
@@ -189,7 +191,7 @@ def test_programs_without_storage_say_so(session: Session) -> None:
 def test_what_the_program_may_overwrite_is_copied(module: Module, session: Session) -> None:
     device, host = session.to_device(X), aligned()
     host[:] = X
-    for argument in (X.copy(), device, device.view, host, list(X)):
+    for argument in (X.copy(), device, device.buffer_view, host, list(X)):
         for _ in range(2):
             assert np.array_equal(module.replace(argument, Y), REPLACED)
     assert np.array_equal(device, X) and np.array_equal(host, X)

@@ -68,7 +68,7 @@ def test_elements_of_any_type(echo: Function) -> None:
                 result = echo(array)
                 expected = Function(echo.session, echo.vm_function, echo.signature).call_slowly((array,), {})
                 assert (result.dtype, result.shape) == (expected.dtype, expected.shape) == (dtype, shape)
-                assert result.view.element_type == expected.view.element_type
+                assert result.buffer_view.element_type == expected.buffer_view.element_type
                 assert np.asarray(result).tobytes() == array.tobytes()
 
 
@@ -84,7 +84,11 @@ def test_arrays_of_other_libraries(echo: Function) -> None:
 
 
 def test_what_is_no_array_is_the_slow_paths(session: Session, echo: Function) -> None:
-    given: tuple[Any, ...] = (np.arange(6)[::2].astype(">i4"), np.float32(3), session.to_device(X).view)
+    given: tuple[Any, ...] = (
+        np.arange(6)[::2].astype(">i4"),
+        np.float32(3),
+        session.to_device(X).buffer_view,
+    )
     for value in given:
         assert np.array_equal(echo(value), np.asarray(value if not hasattr(value, "buffer") else X))
     assert echo(None) is None and echo([1, 2]) == [1, 2]

@@ -45,7 +45,7 @@ def test_one_size_for_all_calls(module: Module, session: Session, name: str) -> 
         assert np.array_equal(function(X, workspace=workspace), Y)
         used.append(session.device_allocator.statistics.device.allocated - before)
     assert set(used[3:]) == {512}, "the argument and the result"
-    assert np.array_equal(function(X, workspace.view.buffer), Y), "by position, and as a buffer"
+    assert np.array_equal(function(X, workspace.buffer_view.buffer), Y), "by position, and as a buffer"
     assert function.is_direct == (session.tier == "fast")
 
 
@@ -164,7 +164,7 @@ def test_calls_that_share_a_workspace_take_turns(module: Module, session: Sessio
     for _ in range(4):
         gate = Fence.create(session.device)
         arguments = [session.to_device(X * factor) for factor in (1, 2)]
-        first = type(arguments[0])(arguments[0].view, session.device, gate)
+        first = type(arguments[0])(arguments[0].buffer_view, session.device, gate)
         results = [module.scratch_later.submit(x, workspace=workspace) for x in (first, arguments[1])]
         assert not results[0].ready and not results[1].ready
         gate.signal()
@@ -208,7 +208,7 @@ def test_what_is_refused(
 
 def test_memory_that_another_argument_lies_in(module: Module, session: Session) -> None:
     """The program would overwrite it before it has read it."""
-    memory = scratch(session, 1024).view.buffer
+    memory = scratch(session, 1024).buffer_view.buffer
     x = Array(
         BufferView(memory.subspan(256, 256), (64,), BY_NAME["f32"].code, ENCODING_DENSE), session.device
     )
@@ -227,7 +227,7 @@ def test_memory_that_another_argument_lies_in(module: Module, session: Session) 
 def test_storage_is_no_workspace(module: Module, session: Session) -> None:
     x = session.to_device(X)
     size = module.scratch_of_shape.workspace_size(x, 1, x)
-    memory = scratch(session, size).view.buffer
+    memory = scratch(session, size).buffer_view.buffer
     target = BufferView(memory.subspan(0, x.nbytes), (64,), BY_NAME["f32"].code, ENCODING_DENSE)
     for _ in range(4):
         with pytest.raises(InvalidArgumentError, match="workspace: its memory is also that of input2"):

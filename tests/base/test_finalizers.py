@@ -94,7 +94,7 @@ def test_interrupted_results() -> None:
         double = session.load(PROGRAM).double
         double(np.ones(1 << 14, np.float32))  # the first is a call in Python
         for _ in range(3):
-            holder = [double(np.ones(1 << 14, np.float32)).view.buffer.allocation]
+            holder = [double(np.ones(1 << 14, np.float32)).buffer_view.buffer.allocation]
             assert isinstance(holder[0].source, np.ndarray)  # not an allocation of the allocator's own
             _drop_interrupted(holder)
 

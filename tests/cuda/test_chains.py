@@ -77,7 +77,9 @@ class Calls:
         self._kept += (view, self.check(view))
 
     def view(self, number: float) -> BufferView:
-        return self.side.session.to_device(np.arange(16, dtype=np.float32) / 16 + np.float32(number)).view
+        return self.side.session.to_device(
+            np.arange(16, dtype=np.float32) / 16 + np.float32(number)
+        ).buffer_view
 
     def check(self, view: BufferView) -> BufferView:
         (result,) = (each for each in self.side.call("m", view, view) if isinstance(each, BufferView))

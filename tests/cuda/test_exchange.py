@@ -115,7 +115,7 @@ def test_file_that_ends_early(device: CudaDevice, tmp_path: Path) -> None:
 def test_arrays_live_on_the_device(session: Session) -> None:
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
     array = session.to_device(values)
-    assert array.view.buffer.host_address is None
+    assert array.buffer_view.buffer.host_address is None
     assert np.array_equal(np.asarray(array), values) and array.device is session.device
     assert session.to_device(array) is array
     assert "float32 on cuda" in repr(array)
@@ -151,7 +151,7 @@ def test_array_interface(session: Session) -> None:
     interface = array.__cuda_array_interface__
     device: Any = session.device
     assert interface == {
-        "shape": (2, 3), "typestr": "<i2", "data": (array.view.buffer.address, False), "version": 3,
+        "shape": (2, 3), "typestr": "<i2", "data": (array.buffer_view.buffer.address, False), "version": 3,
         "strides": None, "stream": int(device.stream.handle),
     }  # fmt: skip
     assert not hasattr(session.to_device(np.zeros(2, ml_dtypes.bfloat16)), "__cuda_array_interface__")
@@ -195,7 +195,7 @@ def test_arrays_are_taken_without_copying(session: Session, producer: Any) -> No
     array = session.to_device(np.arange(6, dtype=np.float32).reshape(2, 3))
     taken = session.to_device(producer(array))
     assert taken.shape == (2, 3) and taken.dtype == np.float32
-    assert taken.view.buffer.address == array.view.buffer.address
+    assert taken.buffer_view.buffer.address == array.buffer_view.buffer.address
     assert np.array_equal(np.asarray(taken), np.asarray(array))
 
 
@@ -204,10 +204,10 @@ def test_memory_that_begins_between_two_words_of_a_kernel_is_copied(
 ) -> None:
     values = np.arange(9, dtype=np.float32)
     array = session.to_device(values)
-    foreign = Foreign(array, data=(array.view.buffer.address + 4, False), shape=(8,))
+    foreign = Foreign(array, data=(array.buffer_view.buffer.address + 4, False), shape=(8,))
     taken = session.to_device(foreign)
-    assert taken.view.buffer.address % 64 == 0
-    session.device.write_buffer(array.view.buffer, np.zeros(36, np.uint8))
+    assert taken.buffer_view.buffer.address % 64 == 0
+    session.device.write_buffer(array.buffer_view.buffer, np.zeros(36, np.uint8))
     assert np.array_equal(np.asarray(taken), values[1:])
 
 
@@ -247,7 +247,7 @@ def test_shared_memory_is_read_anew(session: Session) -> None:
     taken = session.to_device(Producer(array))
     for value in (1, 2):
         device: Any = session.device
-        device.write_buffer(array.view.buffer, np.full(4, value, np.float32).view(np.uint8))
+        device.write_buffer(array.buffer_view.buffer, np.full(4, value, np.float32).view(np.uint8))
         assert (np.asarray(taken) == value).all() and (np.asarray(array) == value).all()
 
 
@@ -281,7 +281,7 @@ def test_memory_comes_back_after_the_consumers_work(
     """The driver sees to that for the legacy default stream."""
     device: Any = session.device
     array = session.to_device(np.zeros(64, np.float32))
-    address = array.view.buffer.address
+    address = array.buffer_view.buffer.address
     capsule = array.__dlpack__(stream=consumer, max_version=(1, 0))
     del array
     gc.collect()
@@ -351,14 +351,14 @@ def test_arrays_of_another_device() -> None:
 
 def test_read_only_memory(session: Session) -> None:
     array = session.to_device(np.zeros(4, np.float32))
-    data = (array.view.buffer.address, True)
+    data = (array.buffer_view.buffer.address, True)
     taken = session.to_device(Foreign(array, data=data))
-    assert taken.view.buffer.allowed_access == READ
+    assert taken.buffer_view.buffer.allowed_access == READ
     assert taken.__cuda_array_interface__["data"] == data
     with pytest.raises(BufferError, match=r"DLPack 1\.0"):
         taken.__dlpack__()
     again = session.to_device(Producer(taken))
-    assert again.view.buffer.allowed_access == READ
+    assert again.buffer_view.buffer.allowed_access == READ
 
 
 def packer(session: Session, **attributes: Any) -> reference_packing.Packer:
@@ -373,29 +373,37 @@ def packer(session: Session, **attributes: Any) -> reference_packing.Packer:
 
 def test_programs_do_not_write_to_read_only_memory(session: Session) -> None:
     array = session.to_device(np.ones(4, np.float32))
-    address = array.view.buffer.address
+    address = array.buffer_view.buffer.address
     kept = Foreign(array, data=(address, True))
     storage, reference = packer(session, storage_of=0), packer(session, tensor=None)
-    for value in (kept, session.to_device(kept), session.to_device(kept).view):
+    for value in (kept, session.to_device(kept), session.to_device(kept).buffer_view):
         with pytest.raises(PermissionDeniedError, match="x may be written to"):
             storage.pack(value)
-    for value in (kept, session.to_device(kept).view):
+    for value in (kept, session.to_device(kept).buffer_view):
         with pytest.raises(PermissionDeniedError, match="x may be written to"):
             reference.pack(value)
     taken = session.to_device(kept)
     view = reference.pack(taken)
-    assert view is taken.view and view.buffer.address != address, "it has memory of its own from now on"
+    assert view is taken.buffer_view and view.buffer.address != address, (
+        "it has memory of its own from now on"
+    )
     assert np.array_equal(taken, np.ones(4)) and storage.pack(taken) is reference.pack(taken) is view
-    for value in (kept, session.to_device(kept).view):
+    for value in (kept, session.to_device(kept).buffer_view):
         copy: Any = packer(session).pack(value)
         assert copy.buffer.address != address and np.array_equal(Array(copy, session.device), np.ones(4))
 
 
 def test_programs_overwrite_what_was_given_to_them(session: Session) -> None:
     array = session.to_device(np.ones(4, np.float32))
-    address, consumed = array.view.buffer.address, packer(session, consumed=True)
+    address, consumed = array.buffer_view.buffer.address, packer(session, consumed=True)
     kept = session.to_device(Foreign(array, data=(address, True)))
-    for value in (array, array.view, Foreign(array), tensor_packing.Donation(kept), np.ones(4, np.float32)):
+    for value in (
+        array,
+        array.buffer_view,
+        Foreign(array),
+        tensor_packing.Donation(kept),
+        np.ones(4, np.float32),
+    ):
         view = consumed.pack(value)
         assert isinstance(view, BufferView) and view.buffer.is_writable and view.buffer.address != address
         assert np.array_equal(Array(view, session.device), np.ones(4))

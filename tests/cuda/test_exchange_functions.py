@@ -55,7 +55,7 @@ def test_functions_in_c_order_after_the_stream_of_the_library(fake: FakeDriver, 
         fake.calls.clear()
         taken = session.to_device(producer)
         assert [int(arguments[1]) for name, arguments in fake.calls if name == "cuEventRecord"] == [expected]
-        assert taken.view.buffer.address == array.view.buffer.address
+        assert taken.buffer_view.buffer.address == array.buffer_view.buffer.address
         assert np.array_equal(np.asarray(taken), np.arange(6, dtype=np.float32))
     assert producer.given == 2 and not producer.options
     producer.requires_grad = True

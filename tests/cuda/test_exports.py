@@ -159,7 +159,7 @@ def test_what_the_library_writes_is_seen(
         assert np.asarray(array).tolist() == [value] * 8
     del converted
     gc.collect()
-    assert array.view is not None
+    assert array.buffer_view is not None
     assert np.asarray(array).tolist() == [5.0] * 8
 
 

@@ -138,7 +138,7 @@ def test_torch(gpu: CudaDevice) -> None:
     with Session(device=gpu) as session:
         tensor = torch.arange(12, dtype=torch.float32, device="cuda").reshape(3, 4)
         array = session.to_device(tensor)
-        assert array.view.buffer.address == tensor.data_ptr()
+        assert array.buffer_view.buffer.address == tensor.data_ptr()
         tensor += 1
         torch.cuda.synchronize()
         assert np.array_equal(np.asarray(array), tensor.cpu().numpy())
@@ -162,11 +162,11 @@ def test_cupy(gpu: CudaDevice) -> None:
     with Session(device=gpu) as session:
         source = cupy.arange(10, dtype=cupy.float32)
         array = session.to_device(source)
-        assert array.view.buffer.address == source.data.ptr
+        assert array.buffer_view.buffer.address == source.data.ptr
         assert np.array_equal(np.asarray(array), source.get())
         ours = session.to_device(np.arange(6, dtype=np.int32))
         for taken in (cupy.asarray(ours), cupy.from_dlpack(ours)):
-            assert taken.data.ptr == ours.view.buffer.address and int(taken.sum()) == 15
+            assert taken.data.ptr == ours.buffer_view.buffer.address and int(taken.sum()) == 15
 
 
 def test_machine_code_submits_what_python_does(gpu: CudaDevice) -> None:

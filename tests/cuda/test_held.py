@@ -70,7 +70,7 @@ class Calls:
         self.side.session.load(squares(count, waits).module("m"))
         self._exponent = 1 << count
         self.given = np.linspace(0.9, 1.0, 16, dtype=np.float64).astype(np.float32)
-        self.view = self.side.session.to_device(self.given).view
+        self.view = self.side.session.to_device(self.given).buffer_view
 
     def check(self, view: BufferView | None = None) -> None:
         result = self.call(view)
@@ -110,7 +110,7 @@ def test_many_launches_become_several_graphs() -> None:
     """The first one soon, each of the next ones of twice as many."""
     calls = Calls(1 + 3 * launches._FEWEST_LAUNCHES)
     calls.given = np.ones(16, np.float32)
-    calls.view = calls.side.session.to_device(calls.given).view
+    calls.view = calls.side.session.to_device(calls.given).buffer_view
     warm(calls)
     assert calls.counts() == (2, 0, 1)
     calls.side.close()
@@ -119,7 +119,7 @@ def test_many_launches_become_several_graphs() -> None:
 def test_other_addresses_change_the_launches_that_use_them(calls: Calls) -> None:
     """The argument is read by the first list alone."""
     warm(calls)
-    others = [calls.side.session.to_device(calls.given).view for _ in range(3)]
+    others = [calls.side.session.to_device(calls.given).buffer_view for _ in range(3)]
     calls.side.device.stream.finish()
     for view in others:
         calls.driver.calls.clear()

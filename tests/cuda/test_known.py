@@ -142,7 +142,7 @@ def test_memory_that_other_devices_use(
 ) -> None:
     rows = session.to_device(ROWS)
     with CudaDevice(fake, 0) as other:
-        other.stream.device_address(rows.view.buffer)
+        other.stream.device_address(rows.buffer_view.buffer)
     place = session.to_device(position(3))
     fake.calls.clear()
     assert np.array_equal(np.asarray(get(rows, place))[0], ROWS[3])

@@ -58,7 +58,7 @@ def _describe(value: Tensor, out: Any) -> int:
     )
     value.kept, overrides = fields
     value.described += 1
-    tensor.data, tensor.device_kind, tensor.device_number = value.array.view.buffer.address, 2, 0
+    tensor.data, tensor.device_kind, tensor.device_number = value.array.buffer_view.buffer.address, 2, 0
     for name, number in overrides.items():
         setattr(tensor, name, number)
     return 0

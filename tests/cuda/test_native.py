@@ -77,7 +77,7 @@ class Side:
 
     def views(self, *offsets: float) -> list[BufferView]:
         values = np.arange(16, dtype=np.float32).reshape(2, 8)
-        return [self.session.to_device(values + offset).view for offset in offsets]
+        return [self.session.to_device(values + offset).buffer_view for offset in offsets]
 
     def outcome(self, name: str) -> Any:
         """What a call of the program gave, as far as it can be compared; it leaves no references."""
@@ -331,7 +331,7 @@ def test_sessions_and_threads_share_a_stream() -> None:
             strings = VmBuffer.alias(BYTES), VmBuffer.alias(b"multiply")
             for turn in range(60):
                 values = np.full((2, 8), number * 1000 + turn, np.float32)
-                views = [session.to_device(values).view for _ in range(2)]
+                views = [session.to_device(values).buffer_view for _ in range(2)]
                 results = session.call_direct("p.f", side.device, *views, side.executable, *strings)
                 (fence,) = [result for result in results if isinstance(result, Fence)]
                 (buffer, *_) = [result for result in results if isinstance(result, Buffer)]

@@ -106,7 +106,7 @@ def test_memory_of_another_library(
 ) -> None:
     """A program returns an argument, to which its owner goes on to write."""
     same, array = session.load(program()).same, session.to_device(X)
-    place = array.view.buffer.address
+    place = array.buffer_view.buffer.address
     warm(same, kind(array))
     for number in range(8):
         np.asarray(same(kind(array)))
@@ -169,7 +169,7 @@ def test_what_another_session_writes_while_a_result_is_read(
     others.hold()
     for function in (others.part, others.two, others.hold):
         warm(function)
-    memory = others.part().view.buffer
+    memory = others.part().buffer_view.buffer
     supply = HandlePool.supply_argument
 
     def write(pool: HandlePool, size: int) -> None:

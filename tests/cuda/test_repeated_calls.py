@@ -206,8 +206,8 @@ def test_borrowed_memory_is_free_when_the_call_returns(
     owner = fake_session.to_device(vector(0))
     allocator = device.device_allocator
     assert isinstance(allocator, CudaAllocator)
-    lent = allocator.import_device(owner.view.buffer.address, 32, owner)
-    x = Array(BufferView(lent, (8,), owner.view.element_type), device)
+    lent = allocator.import_device(owner.buffer_view.buffer.address, 32, owner)
+    x = Array(BufferView(lent, (8,), owner.buffer_view.element_type), device)
     for _ in range(6):
         results = scale(x, fake_session.to_device(vector(1)))
         assert device.stream.completed == device.stream.tick
@@ -220,7 +220,7 @@ def test_same_arrays_in_another_state(session: Session) -> None:
     for _ in range(5):
         scale(x, y)
     device = cast(CudaDevice, session.device)
-    device.write_buffer(x.view.buffer, vector(7).view(np.uint8))
+    device.write_buffer(x.buffer_view.buffer, vector(7).view(np.uint8))
     assert np.array_equal(np.asarray(scale(x, y)[1]), 2 * vector(7) + vector(1))
     device.profiling_begin(ProfilingMode.DISPATCH_COUNTERS)
     assert np.array_equal(np.asarray(scale(x, y)[1]), 2 * vector(7) + vector(1))
@@ -320,7 +320,7 @@ def test_storage_of_the_caller_is_read_anew(session: Session) -> None:
     for _ in range(4):  # the same arrays again
         double_into(x, out)
         assert np.array_equal(np.asarray(out), 2 * vector(9))
-        session.device.write_buffer(out.view.buffer, np.zeros(32, np.uint8))
+        session.device.write_buffer(out.buffer_view.buffer, np.zeros(32, np.uint8))
 
 
 def test_a_donated_array_is_not_used_again(fake_session: Session) -> None:
@@ -335,11 +335,11 @@ def test_a_donated_array_is_not_used_again(fake_session: Session) -> None:
 
 def lend(device: CudaDevice, owner: Array) -> Array:
     """What another library gives that uses the owner's memory."""
-    buffer = owner.view.buffer
+    buffer = owner.buffer_view.buffer
     allocator = device.device_allocator
     assert isinstance(allocator, CudaAllocator)
     lent = allocator.import_device(buffer.address, buffer.byte_length, owner)
-    return Array(BufferView(lent, owner.view.shape, owner.view.element_type), device)
+    return Array(BufferView(lent, owner.buffer_view.shape, owner.buffer_view.element_type), device)
 
 
 def test_memory_that_is_lent_twice(device: CudaDevice, fake_session: Session) -> None:
@@ -371,7 +371,7 @@ def test_arguments_that_dispatches_refuse(device: CudaDevice, fake_session: Sess
     x, y = fake_session.to_device(vector(0)), fake_session.to_device(vector(1))
     for _ in range(4):
         scale(x, y)
-    whole = fake_session.to_device(np.zeros(16, np.float32)).view
+    whole = fake_session.to_device(np.zeros(16, np.float32)).buffer_view
     shifted = BufferView(whole.buffer.subspan(4, 32), (8,), whole.element_type)
     with pytest.raises(InvalidArgumentError, match="not a multiple of 64"):
         scale(shifted, y)

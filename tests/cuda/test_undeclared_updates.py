@@ -41,7 +41,7 @@ def test_the_host_sees_it_in_the_same_array(session: Session, module: Module) ->
 def test_arrays_that_are_for_reading_alone_are_copied(session: Session, module: Module) -> None:
     for _ in ROUNDS:
         array = session.to_device(np.zeros(64, np.float32))
-        kept = session.to_device(Foreign(array, data=(array.view.buffer.address, True)))
+        kept = session.to_device(Foreign(array, data=(array.buffer_view.buffer.address, True)))
         assert np.asarray(module.update(Producer(kept), session.to_device(Y)))[0] == -1
         array._elements = None
         assert not np.asarray(array).any()

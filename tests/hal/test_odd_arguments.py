@@ -46,7 +46,7 @@ while not add.is_direct:
 device = session.device
 allocator = device.device_allocator
 buffer = allocator.allocate(0, 0, 256)
-fence, view = Fence.create(device), add(values, values).view
+fence, view = Fence.create(device), add(values, values).buffer_view
 commands = device.create_command_buffer(0, 3, -1, 2)
 (lent,) = allocator.lend(64, 1)
 odd = [

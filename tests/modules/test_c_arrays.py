@@ -68,7 +68,7 @@ def call(session: jitree.Session, name: str, *arguments: Any) -> Any:
 
 
 def view(session: jitree.Session, array: Any) -> BufferView:
-    return session.to_device(np.asarray(array, np.int32)).view
+    return session.to_device(np.asarray(array, np.int32)).buffer_view
 
 
 def numbers(view: BufferView) -> list[Any]:

@@ -104,7 +104,8 @@ def outcome(session: Session, name: str) -> Any:
     table = session.context.table
     before = _live(session)
     views = [
-        session.to_device(np.arange(16, dtype=np.float32).reshape(2, 8) + offset).view for offset in (0, 100)
+        session.to_device(np.arange(16, dtype=np.float32).reshape(2, 8) + offset).buffer_view
+        for offset in (0, 100)
     ]
     strings = VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply")
     try:
@@ -313,7 +314,7 @@ def test_sessions_and_threads_share_a_device() -> None:
             session = sessions[number % 2]
             for turn in range(150):
                 values = np.full((2, 8), number * 1000 + turn, np.float32)
-                views = [session.to_device(values).view for _ in range(2)]
+                views = [session.to_device(values).buffer_view for _ in range(2)]
                 result = session.call_direct("m.f", session.device, *views, executable(), *strings)[5]
                 products = result.buffer.host_array()[:32].view(np.float32)
                 assert (products == values.reshape(-1)[:8] ** 2).all()
@@ -327,7 +328,7 @@ def test_sessions_and_threads_share_a_device() -> None:
 def test_results_outlive_their_session() -> None:
     with Session("local-sync", tier="fast") as session:
         session.load(whole_call(ROWS).module("m"))
-        views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+        views = [session.to_device(np.ones((2, 8), np.float32)).buffer_view for _ in range(2)]
         strings = VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply")
         arguments = (session.device, *views, executable(), *strings)
         results = [session.call_direct("m.f", *arguments)[5] for _ in range(40)]
@@ -348,7 +349,7 @@ def test_memory_goes_back() -> None:
     session.load(whole_call(ROWS).module("m"))
     allocator = session.device_allocator
     assert isinstance(allocator, HeapAllocator)
-    views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+    views = [session.to_device(np.ones((2, 8), np.float32)).buffer_view for _ in range(2)]
     arguments = (session.device, *views, executable(), VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply"))
     live = allocator.statistics.device.live
     for _ in range(20):
@@ -380,7 +381,7 @@ def test_memory_is_lent_as_a_program_uses_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(HeapAllocator, "lend", counted)
     with Session("local-sync", tier="fast") as session:
         session.load(whole_call(ROWS).module("m"))
-        views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+        views = [session.to_device(np.ones((2, 8), np.float32)).buffer_view for _ in range(2)]
         strings = VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply")
         kept = [session.call_direct("m.f", session.device, *views, executable(), *strings) for _ in range(60)]
         assert len(kept) == 60 and counts
@@ -447,7 +448,7 @@ def test_idle_memory_of_other_sizes_makes_room(monkeypatch: pytest.MonkeyPatch) 
 def test_another_allocator_is_used_at_once() -> None:
     with Session("local-sync", tier="fast") as session:
         session.load(whole_call(ROWS).module("m"))
-        views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+        views = [session.to_device(np.ones((2, 8), np.float32)).buffer_view for _ in range(2)]
         arguments = (session.device, *views, executable(), VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply"))
         for _ in range(5):
             session.call_direct("m.f", *arguments)
@@ -460,7 +461,7 @@ def test_another_allocator_is_used_at_once() -> None:
 def test_profiles_have_every_operation() -> None:
     with Session("local-sync", tier="fast") as session:
         session.load(whole_call(ROWS).module("m"))
-        views = [session.to_device(np.ones((2, 8), np.float32)).view for _ in range(2)]
+        views = [session.to_device(np.ones((2, 8), np.float32)).buffer_view for _ in range(2)]
         arguments = (session.device, *views, executable(), VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply"))
         for _ in range(5):
             session.call_direct("m.f", *arguments)

@@ -261,7 +261,7 @@ def test_awaited_calls_of_a_thread_end_by_themselves(tier: str) -> None:
 
 def array_of(session: Session, fence: Fence) -> Array:
     """An array that is there when a fence is reached."""
-    return Array(session.to_device(np.zeros(4, np.float32)).view, session.device, fence)
+    return Array(session.to_device(np.zeros(4, np.float32)).buffer_view, session.device, fence)
 
 
 @pytest.mark.parametrize("tier", TIERS)

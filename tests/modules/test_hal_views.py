@@ -93,7 +93,7 @@ def test_what_needs_no_python(
 
     with Session("local-sync", tier="fast") as session:
         session.load(program.module("m"))
-        view = session.to_device(np.arange(16, dtype=np.float32)).view
+        view = session.to_device(np.arange(16, dtype=np.float32)).buffer_view
         expected = results(session, "m", view)[0]
         monkeypatch.setattr(BufferView, "__init__", noting)
         for _ in CALLS:

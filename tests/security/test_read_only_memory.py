@@ -136,10 +136,10 @@ def test_what_is_bound_on_a_device(
             assert (pages == 3).all()
             for _ in range(calls):
                 other = session.to_device(np.zeros(COUNT, np.float32))
-                call(fixed, other.view)
+                call(fixed, other.buffer_view)
             assert (np.asarray(other)[:TILE] == 9).all()
         with pytest.raises(PermissionDeniedError, match="buffer is read-only"):
-            call(other.view, fixed)
+            call(other.buffer_view, fixed)
         assert (pages == 3).all()
 
 

@@ -89,7 +89,7 @@ def separated(function: CalledFunction, arguments: Sequence[Any], packed: Sequen
             if is_same and (place, index) in function.updates_in_place:
                 continue
             is_read = other.tensor is not None and other.storage_of is None
-            view = view.view if isinstance(view, Array) else view
+            view = view.buffer_view if isinstance(view, Array) else view
             if not is_read or not isinstance(view, BufferView) or isinstance(value, Donation):
                 raise InvalidArgumentError(
                     f"{other.name} lies in the memory of {storage.name}, where the program puts a result; "
@@ -113,7 +113,7 @@ def shares_memory(one: object, others: Iterable[object]) -> bool:
 def _buffers(packed: Iterable[object]) -> Iterator[Buffer]:
     for value in without_lists(packed):
         if isinstance(value, Array):
-            value = value.view
+            value = value.buffer_view
         if isinstance(value, BufferView):
             value = value.buffer
         if isinstance(value, Buffer) and value.byte_length:
@@ -148,9 +148,9 @@ def require_once(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> N
 
 def _is_on_host(array: Array, arguments: Iterable[Any]) -> bool:
     """Whether an argument to be copied lies in the tensor's memory. It is not known any more then."""
-    if array.is_donated or array.view.buffer.host_address is None:
+    if array.is_donated or array.buffer_view.buffer.host_address is None:
         return False
-    memory = array.view.buffer.host_array()
+    memory = array.buffer_view.buffer.host_array()
     return any(np.may_share_memory(memory, other) for other in _host_arrays(arguments))
 
 

@@ -72,21 +72,21 @@ def ready_view(array: Array) -> BufferView:
     """The view of an array whose elements are there."""
     if array.fence is not None:
         array.wait()
-    return array.view
+    return array.buffer_view
 
 
 def ordered_view(device: Device, array: Array) -> BufferView:
     """Views an array whose elements ``device`` will find. Programs may look at memory that the host sees
     without waiting for anything."""
     fence = array.fence
-    if fence is not None and (array.view.buffer.host_address is not None or not device.follows(fence)):
+    if fence is not None and (array.buffer_view.buffer.host_address is not None or not device.follows(fence)):
         array.wait()
-    return array.view
+    return array.buffer_view
 
 
 def pending_view(array: Array) -> BufferView:
     """The view of an array whose elements may still be computed."""
-    return array.view
+    return array.buffer_view
 
 
 class Donation(Unique):

@@ -8,13 +8,20 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from jitree import types
-from jitree.errors import InternalError, folded, is_interruption, pass_interruption
+from jitree.errors import (
+    InternalError,
+    InvalidArgumentError,
+    UnimplementedError,
+    folded,
+    is_interruption,
+    pass_interruption,
+)
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.types import is_packed
@@ -104,6 +111,15 @@ class HostMethods:
     @property
     @abc.abstractmethod
     def device(self) -> Device: ...
+
+    if TYPE_CHECKING:  # a class with slots has them
+
+        def __init__(self, view: BufferView, device: Device, fence: Fence | None = None) -> None: ...
+        @property
+        def buffer_view(self) -> BufferView: ...
+        @property
+        def fence(self) -> Fence | None: ...
+
     @property
     @abc.abstractmethod
     def dtype(self) -> np.dtype[Any]: ...
@@ -136,6 +152,14 @@ class HostMethods:
         from jitree.base.copying import copy_of
 
         return copy_of(self._implicitly(), dtype)
+
+    def view(self, dtype: npt.DTypeLike) -> Self:
+        """Shows the same memory as elements of another type, as numpy's arrays do: the bits stay, and the
+        last axis has as many elements as its bytes make.
+
+        INVALID_ARGUMENT for types that programs cannot have or that do not fill the axis, UNIMPLEMENTED
+        where elements have less than a byte, FAILED_PRECONDITION for a donated array."""
+        return type(self)(_recast(self.buffer_view, np.dtype(dtype)), self.device, self.fence)
 
     def __len__(self) -> int:
         shape = self.shape
@@ -193,6 +217,19 @@ class HostMethods:
 
         elements = self._implicitly()
         return copy_of(elements, elements.dtype)
+
+
+def _recast(view: BufferView, wanted: np.dtype[Any]) -> BufferView:
+    given, row, shape = types.element_type(view.element_type), native_row(wanted), view.shape
+    if row is None or not wanted.isnative:
+        raise InvalidArgumentError(f"view: no device array can have dtype {wanted}")
+    if is_packed(given) or is_packed(row):
+        raise UnimplementedError(f"view: elements of {given.name} or {row.name} do not lie as numpy's do")
+    last, rest = divmod((shape or (1,))[-1] * given.bits, row.bits)
+    if rest or (not shape and last != 1):
+        name = types.format_shaped_type(shape, given)
+        raise InvalidArgumentError(f"view: {row.name} elements do not fill the last axis of a {name} array")
+    return BufferView(view.buffer, (*shape[:-1], last) if shape else (), row.code, view.encoding)
 
 
 class ImplicitTransfer(NDArrayOperatorsMixin):

@@ -60,7 +60,7 @@ class DeviceArray(ImplicitTransfer):
 
     @property
     def _buffer_view(self) -> HalBufferView:
-        return HalBufferView.of(self._array.view)
+        return HalBufferView.of(self._array.buffer_view)
 
     @property
     def is_host_accessible(self) -> bool:

@@ -80,8 +80,8 @@ def view_at_once(array: Array, keeper: Keeper, device: Device) -> BufferView | N
     if fence is not None and not device.follows(fence) and not array._is_there():
         return None
     if other is None or other is keeper or array._view is not None:
-        return array.view
-    return with_lock(other.lock, partial(getattr, array, "view"))
+        return array.buffer_view
+    return with_lock(other.lock, partial(getattr, array, "buffer_view"))
 
 
 class LearntArrays:
