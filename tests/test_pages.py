@@ -26,6 +26,7 @@ RUN_HERE = (
     "devices.md",
     "kernels.md",
     "notebooks.md",
+    "report.md",
 )
 RUN_ELSEWHERE = {
     "compiling.md": "tests/test_compiling_page.py",

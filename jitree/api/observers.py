@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from jitree.api.function import Function
     from jitree.api.module import Module
+    from jitree.api.report import ProgramReport
     from jitree.api.sandbox import Sandbox
     from jitree.api.serving import Metrics
     from jitree.api.session_arguments import Compiled, Loaded
@@ -89,6 +90,19 @@ class Observable(abc.ABC):
         calls = CallRecorder(self._context.table, tuple(self._functions.values()))
         self._profile = Profile(self._devices, calls)
         return self._profile
+
+    def report(self, function: str | Function | None = None, *arguments: Any, **named: Any) -> ProgramReport:
+        """Makes a page of a function: its graph of dispatches, times, statistics, the first value that is not
+        finite (``docs/report.md``). Save it, or show it in a notebook.
+
+        The function is called three times: first, with a profile, with a tap. What fails is said in the page,
+        and is :attr:`ProgramReport.error`. Without a function the page tells of the modules alone.
+
+        NOT_FOUND without such a function; FAILED_PRECONDITION while the session is profiled."""
+        from jitree.api.report import report
+
+        self._require_open()
+        return report(self, function, arguments, named)
 
     @folded
     def replace(

@@ -13,6 +13,7 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.calls.declaration import OUT, TIMEOUT, WORKSPACE, Parameter, storage_names, without_twins
+from jitree.base.page import Notice, PageTable, Piece, notebook
 from jitree.base.tables import bytes_text, html_table
 from jitree.errors import printable
 
@@ -83,8 +84,32 @@ def _function_html(function: Any) -> str:
 def module_html(module: Any) -> str:
     if module.session.closed:
         return html_table(f"jitree.Module {module.name} of a closed session", (), [module.names])
-    rows = [(name, _in_python(module[name])) for name in without_twins(module.names)]
-    return html_table(f"jitree.Module {module.name}", ("function", "signature"), rows)
+    return notebook(module.name, module_pieces(module))
+
+
+def function_pieces(module: Any) -> list[Piece]:
+    """The functions of a module."""
+    rows = [
+        (name, _in_python(module[name]), module[name].declaration) for name in without_twins(module.names)
+    ]
+    found: list[Piece] = [
+        PageTable(f"jitree.Module {module.name}", ("function", "signature", "declared as"), rows)
+    ]
+    if not rows:
+        found.append(Notice("the module exports no function that could be called"))
+    return found
+
+
+def module_pieces(module: Any) -> list[Piece]:
+    """Functions of a module, and what it needs."""
+    found = function_pieces(module)
+    needs = [
+        (item.name, f"version {item.minimum_version}", "" if item.required else "optional")
+        for item in module.dependencies
+    ]
+    if needs:
+        found.append(PageTable("What it needs", ("module", "at least", ""), needs))
+    return found
 
 
 def session_html(session: Any) -> str:

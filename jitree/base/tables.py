@@ -16,12 +16,14 @@ _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 
 
-def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def html_table(
+    caption: str, header: Sequence[str], rows: Iterable[Sequence[object]], most: int = _MOST_ROWS
+) -> str:
     """Writes a table for ``_repr_html_``. Names of programs may be any text, so all of it is escaped."""
     shown: list[Sequence[object]] = []
     left_out = 0
     for row in rows:
-        if len(shown) < _MOST_ROWS:
+        if len(shown) < most:
             shown.append(row)
         else:
             left_out += 1

@@ -24,7 +24,7 @@ from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.observe.fingerprints import CallFingerprints, Pair, PerSide, align, related, suspects, used_by
 from jitree.observe.first_difference import ELSEWHERE, Compared, Comparison, Departure, ReadTensor, table
 from jitree.observe.lockstep import LockstepCall, Meeting, Numbers
-from jitree.observe.observation import Makers
+from jitree.observe.observation import Dispatches, Makers
 from jitree.observe.tolerance import FarElement, Tolerance, compare, tolerance
 from jitree.types import element_type_of
 
@@ -61,6 +61,8 @@ class Difference:
         """What another runtime has in place of the output of a dispatch that departs first."""
         self.alone: tuple[list[str], list[str]] = ([], [])
         """Dispatches that have no counterpart in the other call."""
+        self.dispatches: Sequence[ObservedDispatch] = ()
+        """All that the first program has done, if it is one."""
 
     @property
     def equal(self) -> bool:
@@ -97,6 +99,12 @@ class Difference:
         return f"{self.first}\n  {departing} of {count} tensors depart"
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from jitree.base.page import notebook
+        from jitree.observe.pieces import dispatch_pieces
+
+        return notebook("difference", dispatch_pieces(self.dispatches, found=self))
 
 
 @folded
@@ -263,12 +271,16 @@ def _in_lock_step(
 ) -> Difference:
     meeting = Meeting(comparison.meet)
     lockstep = LockstepCall(meeting, 0, numbers[0]), LockstepCall(meeting, 1, numbers[1])
-    makers = Makers(), Makers()
+    makers, shown = (Makers(), Makers()), Dispatches()
+    onlookers = (lockstep[0], makers[0], shown), (lockstep[1], makers[1])
     with sides[0].open() as left, sides[1].open() as right:
         require_apart(left, right)
         calls = (
-            (_NAMES[0], lambda: observed(left, (lockstep[0], makers[0]), inputs, lambda: meeting.end(0))),
-            (_NAMES[1], lambda: observed(right, (lockstep[1], makers[1]), inputs, lambda: meeting.end(1))),
+            (
+                _NAMES[0],
+                lambda: observed(left, onlookers[0], inputs, lambda: meeting.end(0)),
+            ),
+            (_NAMES[1], lambda: observed(right, onlookers[1], inputs, lambda: meeting.end(1))),
         )
         if isinstance(left, Peer):  # the stack of a program's thread tells who calls
             results = both(calls[1], calls[0])[::-1]
@@ -276,7 +288,7 @@ def _in_lock_step(
             results = both(*calls)
     found = Difference(sides, inputs, comparison.allowed, results)
     found.rows, found.first = comparison.rows, comparison.first or comparison.constants
-    found.counterpart = comparison.counterpart
+    found.counterpart, found.dispatches = comparison.counterpart, shown.done
     for names, alone in zip(found.alone, meeting.alone, strict=True):
         names += [alone[number].label for number in sorted(alone)]
     _compare_results(found, makers)

@@ -356,10 +356,16 @@ def _type(one: ObservedTensor, other: ObservedTensor) -> str:
     return one.type if one.kind is not None or other.kind is None else other.type
 
 
+def table_lines(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
+    """A header and a line each."""
+    head = ("#", "dispatch", "tensor", "differing", "max abs", "max rel", "max ulp", "rms")
+    return [head, *(_line(row) for row in sorted(rows, key=lambda row: row.number))]
+
+
 def table(rows: Sequence[Compared]) -> str:
     """Error statistics, a line each."""
-    head = ("#", "dispatch", "tensor", "differing", "max abs", "max rel", "max ulp", "rms")
-    lines = [head, *(_line(row) for row in sorted(rows, key=lambda row: row.number))]
+    lines = table_lines(rows)
+    head = lines[0]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()

@@ -381,6 +381,16 @@ def _merged(extents: Sequence[Extent]) -> list[Extent]:
     return found
 
 
+class Dispatches(Onlooker):
+    """All that was done, without contents."""
+
+    def __init__(self) -> None:
+        self.done: list[ObservedDispatch] = []
+
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        self.done.append(dispatch)
+
+
 class Makers(Onlooker):
     """What made the tensors of a call. What is copied was made by what made it where it comes from."""
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 from jitree.base.arguments import object_of
 from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Unique
+from jitree.base.page import Piece, notebook
+from jitree.base.tables import html_text
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
 from jitree.hal.executable import prepared_executables
 from jitree.hal.profiling import OPERATION, CostlyTimings, Measurement, ProfilingMode
@@ -180,15 +182,26 @@ class Profile(Unique):
         path = object_of("path", path, str, os.PathLike)
         from jitree.observe.profile_rows import write
 
-        write(Noted(self.begun, self.calls, self.imports, self.measurements, self.places), path)
+        write(self._found, path)
+
+    @property
+    def _found(self) -> Noted:
+        return Noted(self.begun, self.calls, self.imports, self.measurements, self.places)
 
     def __str__(self) -> str:
         return str(self.table()) if self._ended else "<a profile that has not ended>"
 
     __repr__ = __str__
 
+    def pieces(self) -> list[Piece]:
+        """Tables and a timeline, for a page."""
+        from jitree.observe.pieces import profile_pieces
+
+        tables = map(self.table, ("dispatch", "function", "device operation"))
+        return profile_pieces(tables, self._found)
+
     def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+        return notebook("profile", self.pieces()) if self._ended else html_text("", str(self))
 
     # -- tables ------------------------------------------------------------------------------------------
 

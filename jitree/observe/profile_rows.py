@@ -128,8 +128,13 @@ class ProfileTable(Sequence[ProfileRow]):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        header, rows, note = self.parts()
+        return html_table("", header, rows) + escape(note)
+
+    def parts(self) -> tuple[list[str], list[list[str]], str]:
+        """Header, rows and note, as they are shown."""
         header, *rows = self._cells()
-        return html_table("", header, rows) + escape(self.note)
+        return header, rows, self.note
 
     def _cells(self) -> list[list[str]]:
         rows = self._rows + self.rest

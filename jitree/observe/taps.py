@@ -428,6 +428,12 @@ class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        from jitree.base.page import notebook
+        from jitree.observe.pieces import dispatch_pieces
+
+        return notebook("tap", dispatch_pieces(self))
+
 
 def require_memory(label: str, size: int) -> None:
     """RESOURCE_EXHAUSTED if the system has no memory left for that many bytes."""

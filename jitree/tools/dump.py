@@ -351,7 +351,9 @@ def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
 
     module = BytecodeModule(read, decode_module(read))
     if flags.boolean("tiers"):
-        yield from dump_code.tier_lines(module)
+        from jitree.api.tiers import tier_lines
+
+        yield from tier_lines(module)
     if flags.boolean("time"):
         yield from dump_code.time_lines(module)
     renderers = [

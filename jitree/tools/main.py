@@ -36,6 +36,10 @@ COMMANDS: Final = {
         "jitree.tools.comparing:diff_main",
         "call two compiled modules side by side and find where they depart",
     ),
+    "report": (
+        "jitree.tools.report:main",
+        "write one page: a module, its dispatches, times, statistics, where another departs",
+    ),
     "reduce": (
         "jitree.tools.comparing:reduce_main",
         "write the one dispatch of a call that is wrong, to be run alone",

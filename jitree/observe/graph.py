@@ -1,0 +1,240 @@
+"""Finds which dispatch makes what for which, as the graph of a page.
+
+An edge goes from the dispatch that wrote the latest bytes of a range to the one that reads it. Where many
+tensors share what is bound to a dispatch, and nothing tells which of them it reads, those come into question
+that it has in its numbers (push constants), else those that nothing has read yet, else the latest: the page
+draws such edges dashed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from jitree.base.events import DISPATCH
+from jitree.base.finalizers import Unique
+from jitree.base.page import Drawing
+from jitree.observe.regions import contains, overlaps
+from jitree.observe.tensors import ARGUMENT
+
+if TYPE_CHECKING:
+    from jitree.hal.stepwise import Extent
+    from jitree.observe.first_difference import Compared
+    from jitree.observe.profiled import DoneCommand
+    from jitree.observe.tensors import ObservedDispatch, ObservedTensor
+
+MOST_NODES: Final = 20_000
+"""Dispatches of a page."""
+FILL: Final = "fill"
+EVERYTHING: Final = ("*", "copy", FILL, "update", "read", "write")
+"""Patterns of a tap that sees all operations of a queue."""
+
+Edge = tuple[int, int, bool]
+"""From, to, and whether it is sure."""
+
+
+class LatestWrites:
+    """Tells who wrote the latest bytes of memory: ranges that share no byte, in order."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._rows: list[tuple[int, int, Extent]] = []
+        """End of the range, the writer, and all that it wrote there."""
+
+    def put(self, extent: Extent, writer: int) -> None:
+        start, end = extent[0], sum(extent)
+        if start == end:
+            return
+        first, last = self._between(start, end)
+        kept = []
+        for begin, row in zip(self._starts[first:last], self._rows[first:last], strict=True):
+            if begin < start:
+                kept.append((begin, (start, *row[1:])))
+            if row[0] > end:
+                kept.append((end, row))
+        kept.append((start, (end, writer, extent)))
+        kept.sort(key=lambda pair: pair[0])
+        self._starts[first:last] = [begin for begin, _ in kept]
+        self._rows[first:last] = [row for _, row in kept]
+
+    def of(self, extent: Extent) -> dict[int, Extent]:
+        """The writers of a range, with what they wrote."""
+        first, last = self._between(extent[0], sum(extent))
+        return {writer: written for _, writer, written in self._rows[first:last]}
+
+    def _between(self, start: int, end: int) -> tuple[int, int]:
+        """Places of the ranges that share a byte with one."""
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        if first < len(self._rows) and self._rows[first][0] <= start:
+            first += 1
+        return first, max(first, bisect_left(self._starts, end))
+
+
+class DispatchGraph(Unique):
+    """The dispatches of calls, in order, and which one reads what another has made."""
+
+    def __init__(self, dispatches: Iterable[ObservedDispatch]) -> None:
+        self.dispatches = [*dispatches]
+        self.left_out = max(0, len(self.dispatches) - MOST_NODES)
+        del self.dispatches[MOST_NODES:]
+        self._writes = LatestWrites()
+        self._read: set[int] = set()
+        """Those that something has read."""
+        self.edges = [edge for number in range(len(self.dispatches)) for edge in self._edges(number)]
+
+    def _edges(self, number: int) -> Iterator[Edge]:
+        """Those to a dispatch, whose writes are noted then."""
+        dispatch, found = self.dispatches[number], dict[int, bool]()
+        for tensor in dispatch.inputs:
+            if not tensor.origin.startswith(ARGUMENT):
+                for writer, is_sure in self._sources(dispatch, tensor):
+                    found[writer] = found.get(writer, False) or is_sure
+        for tensor in dispatch.outputs:
+            if self._is_known(dispatch, tensor):
+                found |= dict.fromkeys(self._padding(tensor), True)
+                self._writes.put(tensor.extent, number)
+        self._read |= found.keys()
+        return ((writer, number, is_sure) for writer, is_sure in found.items())
+
+    def _sources(self, dispatch: ObservedDispatch, tensor: ObservedTensor) -> Iterator[tuple[int, bool]]:
+        operand = dispatch.operands[tensor.binding]
+        writers = self._writes.of(operand)
+        others = {
+            writer: written
+            for writer, written in writers.items()
+            if not any(overlaps(written, made.extent) for made in dispatch.outputs)
+        }
+        places = (operand[0] + constant for constant in dispatch.constants if constant < operand[1])
+        named = [
+            writer
+            for place in places
+            for writer, written in self._writes.of((place, 1)).items()
+            if written[0] == place and writer in others
+        ]
+        yield from ((writer, True) for writer in named)
+        if tensor.extent != operand or len(writers) < 2 or is_one(writers):
+            yield from ((writer, True) for writer in self._writes.of(tensor.extent))
+        elif not named:
+            unread = [writer for writer in others if writer not in self._read]
+            yield from ((writer, False) for writer in unread or sorted(others)[-1:])
+
+    def _padding(self, made: ObservedTensor) -> Iterator[int]:
+        """Fills around what is written: the two are one tensor."""
+        for writer, written in self._writes.of(made.extent).items():
+            if self.dispatches[writer].kind == FILL and contains(written, made.extent):
+                yield writer
+
+    def _is_known(self, dispatch: ObservedDispatch, tensor: ObservedTensor) -> bool:
+        """Whether that is what was written: a dispatch that changes nothing shows all that is bound."""
+        is_whole = dispatch.kind == DISPATCH and tensor.extent == dispatch.operands[tensor.binding]
+        return not is_whole or bool(tensor.changes) or len(self._writes.of(tensor.extent)) < 2
+
+    @property
+    def calls(self) -> int:
+        return len({dispatch.call for dispatch in self.dispatches})
+
+
+def is_one(writers: Mapping[int, Extent]) -> bool:
+    """Whether one has written over a part of what the others have: padding and its inside."""
+    whole = max(writers.values(), key=lambda extent: extent[1])
+    return all(contains(whole, extent) for extent in writers.values())
+
+
+class TextNumbers:
+    """Texts, each once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+def graph_drawing(
+    graph: DispatchGraph,
+    commands: Iterable[DoneCommand] = (),
+    rows: Sequence[Compared] = (),
+    first: int | None = None,
+) -> Drawing:
+    """Describes a graph, with times and differences as far as there are some. ``first``: the wrong one."""
+    words = TextNumbers()
+    times = _times(graph.dispatches, commands)
+    data = {
+        "nodes": [_node(dispatch, words) for dispatch in graph.dispatches],
+        "edges": graph.edges,
+        "times": times,
+        "differences": {
+            number: _difference(row, words)
+            for row in sorted(rows, key=lambda row: -row.number)
+            if (number := number_of(graph, row.ordinals[0])) is not None
+        },
+        "first": first,
+        "calls": graph.calls,
+    }
+    return Drawing("graph", data | {"words": list(words.numbers)})
+
+
+def number_of(graph: DispatchGraph, ordinal: int | None) -> int | None:
+    """The node of a dispatch of the last call."""
+    found = (
+        number
+        for number in range(len(graph.dispatches) - 1, -1, -1)
+        if graph.dispatches[number].ordinal == ordinal
+    )
+    return None if ordinal is None else next(found, None)
+
+
+def _node(dispatch: ObservedDispatch, words: TextNumbers) -> list[Any]:
+    return [
+        words(dispatch.name),
+        words(dispatch.kind),
+        dispatch.ordinal,
+        dispatch.call,
+        dispatch.workgroups,
+        words(dispatch.location),
+        words(dispatch.call_site),
+        words(dispatch.function),
+        [
+            [tensor.binding, words(tensor.type), words(tensor.source), words(tensor.origin)]
+            for tensor in dispatch.inputs
+        ],
+        [
+            [tensor.binding, words(tensor.type), words(tensor.source), _statistics(tensor)]
+            for tensor in dispatch.outputs
+        ],
+    ]
+
+
+def _statistics(tensor: ObservedTensor) -> list[Any] | None:
+    """Numbers in the order of the script."""
+    stats = tensor.stats
+    if stats is None:
+        return None
+    ends = stats.min, stats.max, stats.mean, stats.rms
+    return [*ends, stats.zeros, stats.nans, stats.infinities, stats.histogram]
+
+
+def _difference(row: Compared, words: TextNumbers) -> list[Any]:
+    of = row.closeness
+    place = "" if of.first is None else str(of.first)
+    return [words(row.operand), of.differing, of.size, of.max_abs, of.max_rel, of.max_ulp, words(place)]
+
+
+def _times(dispatches: Sequence[ObservedDispatch], commands: Iterable[DoneCommand]) -> dict[int, float]:
+    """Microseconds by node: what has one name runs in one order in all calls, so that the first of each name
+    in the profile is the first in a call. A name has none where its numbers do not fit."""
+    measured, nodes = defaultdict[str, list[float]](list), defaultdict[str, list[int]](list)
+    for command in sorted(commands, key=lambda command: command.begun):
+        measured[command.name].append((command.ended - command.begun) / 1e3)
+    for number, dispatch in enumerate(dispatches):
+        nodes[dispatch.name].append(number)
+    found = {}
+    for name, numbers in nodes.items():
+        times = measured[name]
+        if times and len(times) % len(numbers) == 0:
+            calls = [times[first : first + len(numbers)] for first in range(0, len(times), len(numbers))]
+            for place, number in enumerate(numbers):
+                found[number] = min(call[place] for call in calls)
+    return found
