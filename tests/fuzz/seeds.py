@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from jitree.vmfb.instructions import INSTRUCTIONS, Instruction
+from jitree.vmfb.instructions import INSTRUCTIONS, SETS, Instruction
 from tests.assembler import Assembler
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -42,15 +43,21 @@ _CONSTANTS = {"i32": "3", "i64": "5", "f32": "1.5", "f64": "2.5"}
 _RESULT_TYPES = {"i32": "i", "i64": "I", "f32": "f", "f64": "F", "ref": "r"}
 
 
-def instructions(bytecode: int) -> Assembler:
-    """One exported function for each instruction with plain operands."""
+def instructions(bytecode: int, sets: Collection[str] = SETS) -> Assembler:
+    """One exported function for each instruction with plain operands, of some of the instruction sets."""
     module = Assembler("instructions", bytecode, globals_size=64, ref_global_count=2)
     module.rodata(bytes(range(64)))
     module.rodata(b"external data " * 300, external=True)
     for row in INSTRUCTIONS:
         kinds = [operand.kind.partition(".") for operand in row.operands]
         simple = all(kind == "r" or (kind == "imm" and detail != "func") for kind, _, detail in kinds)
-        if simple and row.since <= bytecode and not row.terminator and not row.block_marker:
+        if (
+            simple
+            and row.set in sets
+            and row.since <= bytecode
+            and not row.terminator
+            and not row.block_marker
+        ):
             _add_function(module, row)
     return module
 
@@ -105,9 +112,9 @@ def _reference(row: Instruction, number: int) -> list[str]:
     ]
 
 
-def control() -> Assembler:
+def control(bytecode: int = 17) -> Assembler:
     """Branches, calls, remaps, lists, globals, failure: one function each."""
-    module = Assembler("control", source="control.mlir", globals_size=32, ref_global_count=2)
+    module = Assembler("control", bytecode, source="control.mlir", globals_size=32, ref_global_count=2)
     module.import_function("nowhere.thing", "0iCrD_i", optional=True)
     module.rodata(b"some bytes")
     module.function("__init", "0v_v", "%i0 = const.i32 7\nglobal.store.i32 4, %i0\nreturn")
@@ -176,18 +183,20 @@ def control() -> Assembler:
         list.set.i64 %r1, %i4, %i0
         return [%R2, %i0:1]""",
     )
+    assigned = "assign.ref %r3" if bytecode > 15 else "select.ref %i0, !vm.buffer, %r3, %r3"
+    discarded = "discard.refs [%R3, %R0]" if bytecode > 15 else ""
     module.function(
         "refs",
         "0rr_rr",
-        """
+        f"""
         %r2 = const.ref.rodata 0
         global.store.ref 1, !vm.buffer, %r2
         %i0 = cmp.eq.ref %r0, %r1
         %r3 = select.ref %i0, !vm.buffer, %r2, %r0
-        %r4 = assign.ref %r3
+        %r4 = {assigned}
         %r5 = global.load.ref 1, !vm.buffer
-        discard.refs [%R3, %R0]
-        cond_br %i0, ^a {%R4->%r6, %R5->%r7}, ^a {%R5->%r6, %R4->%r7}
+        {discarded}
+        cond_br %i0, ^a {{%R4->%r6, %R5->%r7}}, ^a {{%R5->%r6, %R4->%r7}}
       ^a:
         return [%R6, %R7]""",
     )
