@@ -22,7 +22,6 @@ from jitree.codegen.image.flat import encode, hashed, key_of
 from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.worklist import spread
 from jitree.tools import build_stamp
-from jitree.tools.cache import own_recipes
 
 COMMAND: Final = "python -m jitree.tools.ship_images"
 TABLES: Final = ("jitree.vmfb.superinstructions", "jitree.dispatch.plain.generate_shapes")
@@ -72,6 +71,8 @@ def main(arguments: list[str]) -> int:
         os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})
     if not arguments:
         write_tables()
+    from jitree.tools.cache import own_recipes  # which loads the tables
+
     jobs = [job for recipe in own_recipes() for job in jobs_of(recipe)]
     old = [job for job in jobs if not job.is_current()]
     if arguments == ["--check"]:

@@ -12,6 +12,12 @@ from pathlib import Path
 from tests.dispatch.new_instructions import ADDITIONS, add_to
 
 _ROOT = Path(__file__).parents[2]
+_WRITE_TABLES = """
+import sys
+from jitree.tools.ship_images import write_tables
+write_tables()
+assert "jitree.vmfb.opcode_table" not in sys.modules, "images would be made with the tables of before"
+"""
 
 
 def test_a_row_and_a_function_are_enough(tmp_path: Path) -> None:
@@ -25,7 +31,7 @@ def test_a_row_and_a_function_are_enough(tmp_path: Path) -> None:
     for addition in ADDITIONS:
         add_to(package, addition.row, addition.family, addition.function)
     _with_fewer_superinstructions(package / "vmfb" / "superinstructions.py")
-    _run(tmp_path, "-c", "from jitree.tools.ship_images import write_tables; write_tables()")
+    _run(tmp_path, "-c", _WRITE_TABLES)
     _run(tmp_path, "-m", "tests.dispatch.new_instructions")
 
 
