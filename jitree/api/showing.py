@@ -87,22 +87,28 @@ def module_html(module: Any) -> str:
     return notebook(module.name, module_pieces(module))
 
 
-def module_pieces(module: Any) -> list[Piece]:
-    """Functions of a module, and what it needs."""
+def function_pieces(module: Any) -> list[Piece]:
+    """The functions of a module."""
     rows = [
         (name, _in_python(module[name]), module[name].declaration) for name in without_twins(module.names)
     ]
     found: list[Piece] = [
         PageTable(f"jitree.Module {module.name}", ("function", "signature", "declared as"), rows)
     ]
+    if not rows:
+        found.append(Notice("the module exports no function that could be called"))
+    return found
+
+
+def module_pieces(module: Any) -> list[Piece]:
+    """Functions of a module, and what it needs."""
+    found = function_pieces(module)
     needs = [
         (item.name, f"version {item.minimum_version}", "" if item.required else "optional")
         for item in module.dependencies
     ]
     if needs:
         found.append(PageTable("What it needs", ("module", "at least", ""), needs))
-    if not rows:
-        found.append(Notice("the module exports no function that could be called"))
     return found
 
 

@@ -80,7 +80,7 @@ class Graph {
     Object.assign(this, place(nodes, edges));
     const xs = Array.from(this.x), ys = Array.from(this.y), reduce = (list, f, start) => list.reduce((a, b) => f(a, b), start);
     this.box = {
-      left: reduce(xs, Math.min, Infinity) - NODE.width / 2, right: reduce(xs, Math.max, -Infinity) + NODE.width / 2 + 60,
+      left: reduce(xs, Math.min, Infinity) - NODE.width / 2 - 20, right: reduce(xs, Math.max, -Infinity) + NODE.width / 2 + 60,
       top: reduce(ys, Math.min, Infinity) - 20, bottom: reduce(ys, Math.max, -Infinity) + NODE.height + 20,
     };
     // What is in view is found by the rows that are; an edge that spans several is kept apart.

@@ -45,7 +45,7 @@ header.append(el("button", {
 }, "◐"));
 setTheme(remember(true) || (system.matches ? "dark" : "light"));
 system.addEventListener("change", () => { if (!remember(true)) setTheme(system.matches ? "dark" : "light"); });
-if (parent !== window) header.style.display = "none";
+if (parent !== window) { header.style.display = "none"; root.classList.add("framed"); }
 
 // -- graph ------------------------------------------------------------------------------------------
 const KINDS = [
@@ -232,7 +232,7 @@ function drawGraph(section) {
   recolour();
   filter();
   graph.onselect = n => { canvas.focus(); select(n); };
-  const start = () => { graph.resize(); if (given.first >= 0 && given.first !== null) select(given.first); else { graph.begin(); select(-1); } };
+  const start = () => { graph.resize(); graph.begin(); select(given.first === null || given.first === undefined ? -1 : given.first); };
   requestAnimationFrame(start);
 
   const nearest = (edges, end) => edges.length ? edges.reduce((a, b) => Math.abs(graph.x[b[end]] - graph.x[graph.selected]) < Math.abs(graph.x[a[end]] - graph.x[graph.selected]) ? b : a)[end] : -1;

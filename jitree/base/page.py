@@ -24,8 +24,10 @@ _DIGITS: Final = 6
 """Of numbers that are drawn."""
 _LONGEST: Final = 4000
 """Characters of a text that is drawn, and of a notice."""
-_HEIGHT: Final = 560
-"""Pixels of a drawing in a notebook."""
+_GRAPH_HEIGHT: Final = 900
+_TIMELINE_HEIGHT: Final = 150
+_TRACK_HEIGHT: Final = 38
+"""Pixels in a notebook."""
 
 
 MOST_ROWS: Final = 2000
@@ -96,9 +98,15 @@ def notebook(title: str, pieces: Iterable[Piece]) -> str:
     shown = [_plain(piece) for piece in pieces if not isinstance(piece, Drawing)]
     if drawings:
         inside = escape(document(title, drawings))
-        frame = f'sandbox="allow-scripts" style="width:100%;height:{_HEIGHT}px;border:0"'
+        height = sum(map(_height, drawings))
+        frame = f'sandbox="allow-scripts" style="width:100%;height:{height}px;border:0"'
         shown.append(f'<iframe title="{cell(title)}" {frame} srcdoc="{inside}"></iframe>')
     return "".join(shown)
+
+
+def _height(drawing: Drawing) -> int:
+    tracks = drawing.data.get("tracks")
+    return _GRAPH_HEIGHT if tracks is None else _TIMELINE_HEIGHT + _TRACK_HEIGHT * len(tracks)
 
 
 def as_json(data: object) -> str:

@@ -5,18 +5,20 @@ There is a page whatever is missing: it says what, and so does stderr.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.report import ProgramReport, add_code, look
-from jitree.api.showing import module_pieces
+from jitree.api.showing import function_pieces
 from jitree.base.page import WRONG, Notice, PageTable, Text
 from jitree.compare.peers import is_onnx
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.tools.comparing import GROUPS, allowed, inputs_of, side, two_sides
 from jitree.tools.dump_summary import executable_lines, findings, summary_lines
 from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.observe_flags import wait_for_compiled_code
 from jitree.vmfb.archive import Archive
 from jitree.vmfb.decode import BytecodeModule, decode_module
 from jitree.vmfb.module import read_module
@@ -38,7 +40,7 @@ def main(flags: ParsedFlags) -> int:
     modules = flags.texts("module")
     if not modules or is_onnx(modules[0]):
         raise InvalidArgumentError("no compiled module was given: jitree report model.vmfb")
-    made = ProgramReport(modules[0])
+    made = ProgramReport(os.path.basename(modules[0]))
     tables = _read(made, modules[0])
     is_whole = tables is not None and _look(made, flags)
     if tables is not None:
@@ -65,7 +67,7 @@ def _read(made: ProgramReport, path: str) -> ModuleTables | None:
         made.about.append(Text("What is wrong", "\n".join(findings(archive))))
         return None
     facts = [line.partition(":") for line in _head(summary_lines(tables))]
-    made.about.append(PageTable("Module", ("", ""), [(name, value.strip()) for name, _, value in facts]))
+    made.about.append(PageTable("Module", (), [(name, value.strip()) for name, _, value in facts]))
     return tables
 
 
@@ -101,10 +103,11 @@ def _called(made: ProgramReport, sides: Sequence[Any], flags: ParsedFlags) -> li
     module, device, options = sides[0]
     with Session(device, **options) as session:
         loaded = session.load(module)
-        made.about += module_pieces(loaded)
+        made.about += function_pieces(loaded)
         inputs = _inputs(made, sides, flags, loaded)
         if inputs is not None:
             function = _function(loaded, flags)
+            wait_for_compiled_code(session)
             look(made, session, lambda: function(*inputs))
     return inputs
 
