@@ -264,7 +264,7 @@ _SAFETY: Final = 1.4
 _MAX_GROWTH: Final = 10.0
 _SIGNIFICANT: Final = 0.1
 """A run shorter than this share of the wanted time predicts badly: growth is limited then."""
-_MOST_UNSETTLED: Final = 16
+_MOST_UNSETTLED: Final = 64
 _UNSETTLED_SECONDS: Final = 0.2
 """Batches, and seconds, after which a call is measured that still prepares something."""
 
