@@ -129,8 +129,8 @@ def admitted(
     for module in modules:
         if module.name in names:
             raise AlreadyExistsError(
-                f"a module '{module.name}' is registered already; use another session for the second one, or "
-                "session.link, after which the name means the second one"
+                f"a module '{module.name}' is registered already; use another session for the second one, "
+                "session.reload to replace the first, or session.link, after which its name means the second"
             )
         names.add(module.name)
     return fitting(session, modules)

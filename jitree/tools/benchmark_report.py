@@ -264,7 +264,7 @@ _SAFETY: Final = 1.4
 _MAX_GROWTH: Final = 10.0
 _SIGNIFICANT: Final = 0.1
 """A run shorter than this share of the wanted time predicts badly: growth is limited then."""
-_MOST_UNSETTLED: Final = 16
+_MOST_UNSETTLED: Final = 64
 _UNSETTLED_SECONDS: Final = 0.2
 """Batches, and seconds, after which a call is measured that still prepares something."""
 
@@ -319,8 +319,8 @@ def parse_duration(text: str) -> Duration:
 def measure(benchmark: Benchmark, plan: MeasuringPlan) -> tuple[list[BenchmarkRow], StatusError | None]:
     """One row per repetition; after a failure a row with its message, and the failure.
 
-    One batch is run before measuring, and more during the warm-up time of the plan; where seconds are
-    measured, also until the first calls have prepared what later ones use.
+    One batch is run before measuring, and more during the warm-up time of the plan and until the first
+    calls have prepared what later ones use.
     """
     rows: list[BenchmarkRow] = []
     try:
@@ -350,12 +350,11 @@ def measure(benchmark: Benchmark, plan: MeasuringPlan) -> tuple[list[BenchmarkRo
 
 def _warm_up(benchmark: Benchmark, plan: MeasuringPlan) -> None:
     started = time.perf_counter()
-    most = _MOST_UNSETTLED if plan.duration.iterations is None else 1
     batches, passed = 0, 0.0
     while (
         not batches
         or passed < plan.warmup_seconds
-        or (batches < most and passed < _UNSETTLED_SECONDS and not benchmark.is_settled())
+        or (batches < _MOST_UNSETTLED and passed < _UNSETTLED_SECONDS and not benchmark.is_settled())
     ):
         benchmark.call_batch()
         batches += 1

@@ -42,7 +42,16 @@ class _Number(str):
     """Keeps a number as it is written, to be rounded once."""
 
 
-_JSON: Final = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_constant=_Number)
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return members
+
+
+_JSON: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_Number, parse_int=_Number, parse_constant=_Number
+)
 _BLANK: Final = re.compile(r"\s*")
 _SHAPE: Final = re.compile(r".*?<(?:.*x)?([A-Za-z0-9]+)>")
 

@@ -24,7 +24,7 @@ from jitree.errors import InvalidArgumentError, StatusError
 from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
 from tests.api.direct import direct
-from tests.api.programs import ARITHMETIC, REFERENCES, TORCH_STYLE
+from tests.api.programs import ARITHMETIC, ECHO, REFERENCES, TORCH_STYLE
 
 X = np.arange(4, dtype=np.float32)
 UNUSED: Any = ArrayTransfer(None, ready_view)  # type: ignore[arg-type]
@@ -211,6 +211,12 @@ def test_read_only_and_strided_arrays(module: Module) -> None:
     frozen = X.copy()
     frozen.setflags(write=False)
     assert np.array_equal(module.add(frozen, np.repeat(X, 2)[::2]), X + X)
+
+
+def test_a_signalling_nan_is_converted_whatever_numpy_raises() -> None:
+    given = np.array([0x7F800001, 0x3F800000], np.uint32).view(np.float32)
+    with Session("local-sync") as session, np.errstate(all="raise"):
+        assert str(np.asarray(session.load(ECHO).e1_f64(given))) == "[nan  1.]"
 
 
 def test_rank_zero(module: Module) -> None:

@@ -221,7 +221,7 @@ FAILURES: Final[dict[str, tuple[Callable[[Programs], Any], str]]] = {
     "a module twice": (
         lambda p: p.session.load(ARITHMETIC),
         "ALREADY_EXISTS; a module 'arithmetic' is registered already; use another session for the second"
-        " one, or session.link, after which the name means the second one",
+        " one, session.reload to replace the first, or session.link, after which its name means the second",
     ),
     "a library that is not known": (
         lambda p: p.module.add.to("tensorflow"),

@@ -77,6 +77,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("cut.ppm").write_bytes(b"P6 2 1 255\n" + bytes(5))
     Path("cut.png").write_bytes(png(np.zeros((2, 2, 3)), 2, 8, 0)[:45])
     Path("bad.json").write_text("[1, 2")
+    Path("twice.json").write_text('{"count": 1, "count": 2}')
 
 
 FOUR = [[1.0, 2.0], [3.0, 4.0]]
@@ -115,6 +116,7 @@ def test_inputs(texts: tuple[str, ...], values: list[Any]) -> None:
         (("count=1", "4xf32", "1xi1", "1"), "function expected fewer input values; it takes 3"),
         (("@absent.json",), "unable to open file `absent.json`: it does not exist"),
         (("@bad.json",), "`bad.json` is no JSON: "),
+        (("@twice.json",), "`twice.json` is no JSON: an object has a name twice"),
         (("@all.safetensors:W2",), "no tensor `W2` in `all.safetensors`; nearest: 'w'"),
         (("2x1xf32=@all.safetensors:w",), "holds a 2x2xf32 array, not 2x1xf32"),
         (("1x2x3xf32=@a.ppm?layout=chw",), "`a.ppm?layout=chw` is 3x1x2xf32 in layout chw, not 1x2x3xf32"),

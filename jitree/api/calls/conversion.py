@@ -104,7 +104,7 @@ def _floats(row: ElementType) -> npt.NDArray[Any]:
 
 def widened(array: npt.NDArray[Any], declared: ElementType) -> npt.NDArray[Any]:
     """Elements as ones of a type that has each value of theirs."""
-    with room_for(array):
+    with room_for(array), np.errstate(invalid="ignore"):  # which a signalling NaN is
         return copy_of(array, declared.dtype)
 
 
