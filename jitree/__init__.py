@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from jitree.compare.lone_dispatch import LoneDispatch as LoneDispatch
     from jitree.compare.reduction import reduce as reduce
     from jitree.compiling.models import compile as compile
+    from jitree.debug.shell import post_mortem as post_mortem
     from jitree.dispatch.context import ContextFlags as ContextFlags
     from jitree.dispatch.host_export import HostExport as HostExport
     from jitree.dispatch.host_module import HostModule as HostModule
@@ -76,6 +77,7 @@ _LAZY = {
     "i64": "jitree.api.custom_types",
     "inspect": "jitree.api.program_files",
     "load": "jitree.api.session",
+    "post_mortem": "jitree.debug.shell",
     "progress": "jitree.base.logs",
     "reduce": "jitree.compare.reduction",
 }

@@ -97,6 +97,8 @@ class StatusError(RuntimeError):
     code: StatusCode = StatusCode.UNKNOWN
     raised: Exception | None = None
     """What a function of the user raised, for which this stands while a fence carries it."""
+    frames: Any = None
+    """What is left of the VM frames, for :func:`jitree.post_mortem`."""
     raised_at: TracebackType | None = None
     """Where that was."""
 

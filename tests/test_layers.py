@@ -56,6 +56,7 @@ LAYERS = [
     {"modules"},
     {"observe"},
     {"kernels"},
+    {"debug"},
     {"api"},
     {"compare"},
     {"compiling"},

@@ -32,6 +32,7 @@ RUN_ELSEWHERE = {
     "compiling.md": "tests/test_compiling_page.py",
     "containers.md": "tests/test_containers_page.py",
     "deadlines.md": "tests/api/test_deadlines.py",
+    "debugging.md": "tests/debug/test_debugger.py",
     "diff.md": "tests/api/test_seeing_page.py",
     "migrate.md": "tests/compat/test_migration.py",
     "profiling.md": "tests/api/test_seeing_page.py",

@@ -135,6 +135,20 @@ class Observable(abc.ABC):
             self._replacements = Replacements(self._context, self._devices)
         return self._replacements.add(name, kernel, verified(verify, atol, rtol, ulp))
 
+    def debug(self, function: str | Function, /, *arguments: Any, **named: Any) -> Any:
+        """Calls a function under the debugger; gives what the call gives.
+
+        The debugger asks on the terminal how to go on (``docs/debugging.md``).
+
+        NOT_FOUND without the function; CANCELLED if the debugger is left before the call is over;
+        UNIMPLEMENTED in a session with a limit on instructions."""
+        from jitree.debug.debugger import debug_call
+        from jitree.debug.shell import Shell
+
+        self._require_open()
+        called: Any = self.prepare(function) if isinstance(function, str) else function
+        return debug_call(self, lambda: called(*arguments, **named), Shell())
+
     @contextmanager
     def looked_at(self, *onlookers: Onlooker) -> Iterator[None]:
         """They are told of each dispatch in a ``with`` block."""
@@ -284,9 +298,13 @@ class Observable(abc.ABC):
         if self._observation is None:
             self._observation = Observation(self._context.table, self._devices)
         if self._observation.needs_python:
-            for function in self._functions.values():
-                function.leave_machine_code()
+            self.leave_machine_code()
         return self._observation
+
+    def leave_machine_code(self) -> None:
+        """Has Python make the next calls."""
+        for function in self._functions.values():
+            function.leave_machine_code()
 
     def _seen(self, function: Function) -> Function:
         """A new function, as those that look have it."""
@@ -308,6 +326,9 @@ class Observable(abc.ABC):
             self._profile.stop()
         if self._telemetry is not None:
             self._telemetry.stop()
+
+    @abc.abstractmethod
+    def prepare(self, name: str) -> Function: ...
 
     @abc.abstractmethod
     def _drop_blocks(self) -> None: ...

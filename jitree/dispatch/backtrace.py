@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.folding import caller
+from jitree.base.records import NamedTuple
 from jitree.dispatch.plain.calls import call_import
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, locations
-from jitree.regs.machine import Machine
+from jitree.regs.machine import FRAME_WORDS, Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import OPCODE
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from jitree.dispatch.function import VmFunction
+    from jitree.vmfb.program import DecodedModule
+    from jitree.vmfb.schema import ModuleTables
 
 _IMPORT: Final[CodeType] = call_import.__code__
 _CALL_IMPORT: Final = OPCODE["call.import"]
@@ -71,6 +75,41 @@ def describe_call(name: str, machine: Machine) -> str:
     return f"function '{name}', last seen at {', called from '.join(shown)}"
 
 
+class LeftFrame(NamedTuple):
+    """What is left of a frame of a call that has failed: its place, its values, and what types its references
+    had. The objects are gone with the call."""
+
+    module: ModuleTables
+    program: DecodedModule
+    ordinal: int
+    word: int
+    values: bytes
+    references: tuple[str, ...]
+
+
+class LeftFrames(tuple[LeftFrame, ...]):
+    """The frames of a failed call, for :func:`jitree.post_mortem`. They do not travel to other processes."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LeftFrames, ()
+
+
+def _left(machine: Machine) -> LeftFrames:
+    """The innermost frames of a machine, as they are."""
+    found = []
+    table = machine.table
+    frames = enumerate(machine.locations(machine.pc))
+    for depth, (function, word) in islice(frames, _SHOWN_FRAMES):
+        i32, _, _, _, refs = machine.registers_of(machine.frame - depth * FRAME_WORDS)
+        names = [table.ref_types.name(table.kind(ref)) if ref else "" for ref in refs[: function.ref_count]]
+        record, values = function.module, i32[: function.value_count].tobytes()
+        frame = LeftFrame(record.module, record.program, function.ordinal, word, values, tuple(names))
+        found.append(frame)
+    return LeftFrames(found)
+
+
 def annotate(error: BaseException, machine: Machine) -> None:
     """Adds the VM frames of a failed call to its error, innermost first: to ``backtrace`` of a StatusError,
     as a note to any other exception. A failure inside a host function also gets its name. At exit of the
@@ -88,6 +127,8 @@ def annotate(error: BaseException, machine: Machine) -> None:
     native = _native_callee(*frames[0]) if frames else None
     if isinstance(error, StatusError):
         error.backtrace += lines
+        if frames and error.frames is None:
+            error.frames = _left(machine)
         if frames and not isinstance(error, (CancelledError, DeadlineExceededError)):
             for text in _ties(*frames[0]):
                 error.with_context(text)

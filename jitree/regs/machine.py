@@ -313,6 +313,11 @@ class Machine:
             caller = self.functions[self.frames[frame - FRAME_WORDS + _FRAME.function]]
             word = ((self.frames[frame - FRAME_WORDS + _FRAME.pc] - caller.code_address) >> 2) - 1
 
+    def registers_of(self, frame: int) -> Window:
+        """Views of the registers of a frame, which need not be the current one."""
+        key = (self.frames[frame + _FRAME.values], self.frames[frame + _FRAME.refs])
+        return self._windows.get(key) or self._make_window(key)
+
     def note(self, pc: int) -> None:
         """Notes where the call is, for another thread that wants to know."""
         if self.seen is not None:

@@ -44,6 +44,10 @@ COMMANDS: Final = {
         "jitree.tools.comparing:reduce_main",
         "write the one dispatch of a call that is wrong, to be run alone",
     ),
+    "debug": (
+        "jitree.tools.debug:main",
+        "call a function of a compiled module step by step, with breakpoints",
+    ),
     "parameters": ("jitree.tools.parameters:main", "make, convert and show parameter archives"),
     "check": ("jitree.tools.check:main", "run the functions of a compiled module that check themselves"),
     "cache": ("jitree.tools.cache:main", "list, empty and fill the folder of machine code"),

@@ -131,7 +131,8 @@ class OpenedProgram(NamedTuple):
 def open_program(flags: ParsedFlags) -> Iterator[OpenedProgram]:
     """Opens the devices and loads the modules that the flags name; closes all at the end, and prints the
     statistics that the flags ask for."""
-    check_flags(flags)
+    if "device_profiling_mode" in flags.values:
+        check_flags(flags)
     with ExitStack() as stack:
         with errors.error_context("creating run context"):
             opened = _open(flags, stack)

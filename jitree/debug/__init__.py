@@ -1,0 +1,1 @@
+"""Debugs programs: breakpoints, steps and registers of bytecode."""
