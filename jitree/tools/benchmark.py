@@ -120,7 +120,7 @@ def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files:
     if not selected:
         pattern = flags.text("benchmark_filter") or "."
         print(f"Failed to match any benchmarks against regex: {pattern}", file=sys.stderr)
-        return 0
+        return 1  # where iree-benchmark-module gives 0: scripts are to see it
     if flags.boolean("benchmark_list_tests"):
         sys.stdout.write("".join(f"{name}\n" for name in selected))
         return 0
