@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.near_names import nearest
 from jitree.debug.code import Codes, FunctionCode
-from jitree.debug.frames import evaluate, frames_of, read_global
+from jitree.debug.frames import compiled, evaluate, frames_of, read_global
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, printable
 from jitree.regs.memory import address_of
 
@@ -129,11 +129,8 @@ class Breakpoints:
         what there is, for a place that is not there."""
         match = _CONDITION.fullmatch(text)
         place, condition = (match[1].strip(), match[2]) if match else (text.strip(), "")
-        try:
-            compile(condition.replace("%", "_").replace(":", "_") or "0", "<condition>", "eval")
-        except SyntaxError as error:
-            text = printable(condition)
-            raise InvalidArgumentError(f"the condition `{text}` is no expression: {error.msg}") from None
+        if condition:
+            compiled(condition)
         kind, _, rest = place.partition(" ")
         number = self._number + 1
         item: Breakpoint

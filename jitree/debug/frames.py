@@ -22,6 +22,8 @@ from jitree.regs.machine import FRAME_WORDS, Machine
 from jitree.types import element_type
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from jitree.dispatch.backtrace import LeftFrame
     from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
@@ -169,6 +171,19 @@ def typed(frame: Frame, number: int, kind: str) -> str:
     return known
 
 
+def compiled(text: str) -> CodeType:
+    """Compiles an expression, in which names of registers and globals become calls. INVALID_ARGUMENT for what
+    is none."""
+    replaced = text
+    for pattern in (_NAME, _GLOBAL):
+        replaced = pattern.sub(lambda match: f"_read({match[0]!r})", replaced)
+    try:
+        return compile(replaced, "<jitree expression>", "eval")
+    except (SyntaxError, ValueError) as error:
+        pass_interruption(error)
+        raise InvalidArgumentError(f"`{printable(text)}` is no expression: {error}") from None
+
+
 def evaluate(text: str, frame: Frame | None, names: Mapping[str, Any], show: Showing) -> Any:
     """Evaluates a Python expression in which ``%i3`` and the like are registers. INVALID_ARGUMENT, naming it,
     if that fails."""
@@ -181,11 +196,9 @@ def evaluate(text: str, frame: Frame | None, names: Mapping[str, Any], show: Sho
         is_ref, number, kind = parse_register(name)
         return show.plain(frame.ref(number)) if is_ref else frame.value(number, typed(frame, number, kind))
 
-    replaced = text
-    for pattern in (_NAME, _GLOBAL):
-        replaced = pattern.sub(lambda match: f"_read({match[0]!r})", replaced)
+    code = compiled(text)
     try:
-        return eval(replaced, {"_read": read, **names})
+        return eval(code, {"_read": read, **names})
     except Exception as error:
         pass_interruption(error)
         raise InvalidArgumentError(f"`{printable(text)}`: {type(error).__name__}: {error}") from None

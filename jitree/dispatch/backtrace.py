@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.folding import caller
@@ -96,17 +95,15 @@ class LeftFrames(tuple[LeftFrame, ...]):
         return LeftFrames, ()
 
 
-def _left(machine: Machine) -> LeftFrames:
+def _left(machine: Machine, frames: list[tuple[FunctionRecord, int]]) -> LeftFrames:
     """The innermost frames of a machine, as they are."""
-    found = []
-    table = machine.table
-    frames = enumerate(machine.locations(machine.pc))
-    for depth, (function, word) in islice(frames, _SHOWN_FRAMES):
-        i32, _, _, _, refs = machine.registers_of(machine.frame - depth * FRAME_WORDS)
-        names = [table.ref_types.name(table.kind(ref)) if ref else "" for ref in refs[: function.ref_count]]
+    found, names, kind, at = [], machine.table.ref_types.name, machine.table.kind, machine.frame
+    for function, word in frames[:_SHOWN_FRAMES]:
+        i32, _, _, _, refs = machine.registers_of(at)
+        at -= FRAME_WORDS
+        held = tuple([names(kind(ref)) if ref else "" for ref in refs[: function.ref_count].tolist()])
         record, values = function.module, i32[: function.value_count].tobytes()
-        frame = LeftFrame(record.module, record.program, function.ordinal, word, values, tuple(names))
-        found.append(frame)
+        found.append(LeftFrame(record.module, record.program, function.ordinal, word, values, held))
     return LeftFrames(found)
 
 
@@ -128,7 +125,7 @@ def annotate(error: BaseException, machine: Machine) -> None:
     if isinstance(error, StatusError):
         error.backtrace += lines
         if frames and error.frames is None:
-            error.frames = _left(machine)
+            error.frames = _left(machine, frames)
         if frames and not isinstance(error, (CancelledError, DeadlineExceededError)):
             for text in _ties(*frames[0]):
                 error.with_context(text)
