@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import signal
 import time
@@ -72,7 +73,7 @@ def waiting_texts() -> Generated:
 
 def named_texts(data: bytes) -> Generated:
     """As :func:`texts`; notes that it was called. The name says what comes of it: it waits for a file, takes
-    long, fails, or its process dies."""
+    long, fails, finds the disk full, or its process dies."""
     name = data.decode()
     with open(os.environ["JITREE_TEST_BUILDS"], "a", encoding="ascii") as log:
         log.write(f"{name}\n")
@@ -82,6 +83,8 @@ def named_texts(data: bytes) -> Generated:
         time.sleep(0.5)
     if "fails" in name:
         return failing_texts()
+    if "disk-full" in name:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if "loses a copy" in name:
         return texts_without_a_copy()
     if "dies" in name:

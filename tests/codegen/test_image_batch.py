@@ -132,11 +132,18 @@ def test_a_damaged_entry_is_the_only_one_that_is_built_again(folder: Path) -> No
     assert twice(images.providers[1].image, 4) == 8
 
 
-@pytest.mark.parametrize(("what", "why"), [("fails", "no text today"), ("dies", "ended by signal 9")])
+@pytest.mark.parametrize(
+    ("what", "why", "count"),
+    [
+        ("fails", "no text today", 3),
+        ("dies", "ended by signal 9", 2),
+        ("disk-full", "No space left", 2),  # nor has any other: the program is told at once
+    ],
+)
 def test_what_is_built_is_used_whatever_comes_of_others(
-    what: str, why: str, folder: Path, one_processor: None
+    what: str, why: str, count: int, folder: Path, one_processor: None
 ) -> None:
-    """And one warning says that some are missing."""
+    """And one warning says that some are missing. ``count``: how many are begun."""
     images = batch_of("a", f"b-{what}", f"c-{what}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -145,6 +152,7 @@ def test_what_is_built_is_used_whatever_comes_of_others(
     (said,) = [str(item.message) for item in caught]
     assert "goes without 3 images" in said and why in said
     assert twice(images.providers[0].image, 4) == 8
+    assert len(begun(folder)) == count
 
 
 def test_a_copy_of_the_builder_that_dies_takes_no_other_image_along(

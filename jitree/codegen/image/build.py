@@ -152,7 +152,8 @@ def _work(
     recipes: Sequence[Recipe], keys: Sequence[bytes], target: Target, numbers: Iterable[int]
 ) -> list[_Outcome]:
     """Builds images in turn and publishes each when it is ready. One that fails does not keep others from
-    being built."""
+    being built, unless the system refuses something: a full disk refuses all of them, and the program is to
+    know it at once."""
     outcomes = []
     for number in numbers:
         recipe, key = recipes[number], keys[number]
@@ -166,4 +167,6 @@ def _work(
                 traceback.print_exc()
             failure = traceback.format_exception_only(error)[-1].strip()
             outcomes.append(_Outcome(number, failure, getattr(error, "errno", None) or 0))
+            if isinstance(error, OSError):
+                break
     return outcomes

@@ -100,9 +100,10 @@ class CompiledKernels(Finalized):
         self._refused: set[int] = set()
         self._held: set[int] = set()
         """Kernels that are not compiled."""
+        self._starts_later = False
+        """Whether a builder is to be started with the second call that runs kernels."""
         self._first_call: int | None = None
-        """How many calls of this process had ended before the first one that may run kernels; None if no
-        builder is to be started after that."""
+        """How many calls of this process had ended when kernels were first run, the initialiser's too."""
         self._closed = False
         self._run_span: Callable[[int, int, int], int]
         self.will_end()
@@ -161,8 +162,8 @@ class CompiledKernels(Finalized):
         """
         if not self.ready and self._batch.stated >= _MUCH:
             self._batch.prepare()
-        elif not self.ready:
-            self._first_call = interrupts.calls_ended()
+        else:
+            self._starts_later = not self.ready
 
     def start(self) -> None:
         """Has the kernels compiled now."""
@@ -178,8 +179,8 @@ class CompiledKernels(Finalized):
         Waits for that while the program has had its share of the processors
         (:mod:`jitree.loaders.vmvx.policy`); raises why the thread is to end.
         """
-        if self._first_call not in (None, interrupts.calls_ended()):
-            self._first_call = None
+        if self._starts_later and self._is_second_call():
+            self._starts_later = False
             self._batch.prepare()
         if not self._policy.worth(INTERPRETED_FIRST, running.nanoseconds):
             return ordinal in self._images
@@ -211,6 +212,12 @@ class CompiledKernels(Finalized):
                 interrupts.require_going_on(job_failure(running.dispatch))
         return ordinal in self._images
 
+    def _is_second_call(self) -> bool:
+        ended = interrupts.calls_ended()
+        if self._first_call is None:
+            self._first_call = ended
+        return ended != self._first_call
+
     def goes_in(self, ordinal: int, running: Running) -> bool:
         """Whether a long workgroup has code made for its middle.
 
@@ -228,7 +235,8 @@ class CompiledKernels(Finalized):
         policy = self._policy
         if policy.is_due(ordinal):
             assert self._records is not None
-            rest = rest_of(running, ordinal, self._records, self._sizes, self._images)
+            arguments = running, ordinal, self._records, self._sizes, self._images
+            rest = policy.left_to_do(ordinal, partial(rest_of, *arguments))
             gains = saved(rest, self._batch.shares)
             gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
             start = self._batch.start_seconds

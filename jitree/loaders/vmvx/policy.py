@@ -270,7 +270,10 @@ class WaitingPolicy:
         """When the first of these has ended, and what had been spent by then."""
         self._at_begin: float | None = None
         """What had been spent when the build began."""
+        self._rest = LeftToDo(0.0, 0.0, 1)
+        """What the last look at a command list says."""
         self._next = 0.0
+        """When that is no longer good."""
         self._kernel: int | None = None
         """The kernel that was decided about."""
         self._threads = 1
@@ -302,11 +305,19 @@ class WaitingPolicy:
 
     def is_due(self, kernel: int) -> bool:
         """Whether it is time to decide again, or it is another kernel that runs."""
-        now = time.monotonic()
-        if now < self._next and kernel == self._kernel:
+        if time.monotonic() < self._next and kernel == self._kernel:
             return False
-        self._next, self._kernel = now + _REFRESH, kernel
+        self._kernel = kernel
         return True
+
+    def left_to_do(self, kernel: int, look: Callable[[], LeftToDo]) -> LeftToDo:
+        """What is left while a kernel runs: as the last look says, if that is good and knows the kernel."""
+        now = time.monotonic()
+        seconds = self._rest.of_kernels.get(kernel)
+        if now < self._next and seconds is not None:
+            return self._rest._replace(kernel=seconds)
+        self._rest, self._next = look(), now + _REFRESH
+        return self._rest
 
     def decide(self, running: Running, rest: LeftToDo, own: float, gain: float) -> None:
         """``own``: seconds in which the builder has built the kernel that runs, if that is next; ``gain``:

@@ -145,6 +145,18 @@ def test_what_has_been_interpreted_for_as_long_as_a_build_takes_waits(
     assert policy.share == NOTHING
 
 
+def test_a_look_at_a_list_serves_all_of_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is good; a kernel that it does not know is another list's."""
+    monkeypatch.setattr(vmvx_policy, "_REFRESH", float("inf"))
+    policy, looks = WaitingPolicy(_provider(4.0), 3), iter([{0: 1.0, 1: 2.0}, {2: 5.0}])
+
+    def look() -> LeftToDo:
+        return LeftToDo(0.5, 3.0, 2, next(looks))
+
+    assert [policy.left_to_do(kernel, look).kernel for kernel in (0, 1, 0)] == [0.5, 2.0, 1.0]
+    assert policy.left_to_do(2, look).of_kernels == {2: 5.0}
+
+
 def test_a_larger_build_is_begun_later() -> None:
     small, large = WaitingPolicy(_provider(0.3), 1), WaitingPolicy(_provider(6.0), 1)
     assert [policy.worth_aside(20_000_000, 20_000_000) for policy in (small, large)] == [True, False]
@@ -323,6 +335,7 @@ def test_where_little_is_to_be_built_a_builder_starts_with_the_second_call(
     monkeypatch.setattr(image, "_providers", {})
     monkeypatch.setattr(batch.ImageBatch, "prepare", lambda images: prepared.append(images))
     executable = load(Assembler("little").function("f", ENTRY_CONVENTION, COUNT), "auto")
+    interrupts.end_call(None)  # that of the program's initialiser, which loads it
     _run(executable)
     assert prepared == []
     interrupts.end_call(None)
