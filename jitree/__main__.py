@@ -10,8 +10,8 @@ _RUN_PROGRAMS = ("benchmark", "check", "run")
 
 
 def main() -> None:
-    """Runs the command line, which takes little more than numpy does: that looks for work on each processor
-    for 26 ms after its import, where it is not told to wait for some."""
+    """Runs the command line. Numpy's BLAS is told to wait for work, else it looks for some on each processor
+    for 26 ms after its import."""
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # as short as can be
     if sys.argv[1:2] and sys.argv[1] in _RUN_PROGRAMS:
         start.use()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+import jitree
 from tests.sizes import (
     FILES,
     MAXIMUM_LINES,
@@ -267,6 +269,25 @@ def test_the_package_does_not_grow() -> None:
     allowed = ceilings()
     assert package_code() <= allowed["lines of code"], "tests/ceilings.tsv"
     assert len(FILES) <= allowed["files"], "tests/ceilings.tsv"
+
+
+def undocumented() -> Iterator[str]:
+    """Public names of the package, and of its classes, that do not say what they are."""
+    for name in jitree.__all__:
+        value = getattr(jitree, name)
+        if isinstance(value, type) or callable(value):
+            yield from () if inspect.getdoc(value) else (name,)
+        for key in dir(value) if isinstance(value, type) else ():
+            owner = next(cls for cls in (*value.__mro__, type) if key in vars(cls))
+            member = vars(owner)[key]
+            said = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            is_own = owner.__module__.startswith("jitree.") and not key.startswith("_") and key != "value"
+            if is_own and inspect.isroutine(said) and not inspect.getdoc(said):
+                yield f"{name}.{key}"
+
+
+def test_public_names_say_what_they_are() -> None:
+    assert not [*undocumented()]
 
 
 def test_lines_of_code() -> None:

@@ -8,6 +8,7 @@ from jitree.base.finalizers import Remade
 
 
 def _remade(owner: Any) -> Any:
+    """Gives what a pickle of a session, module or function says."""
     from jitree.api.program import remade  # when one is pickled: a program is made of such objects
 
     return remade(owner)

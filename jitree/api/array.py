@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _REPR_ELEMENTS = 1000
 """Elements that are shown; larger arrays are summarised as numpy does."""
-
-
 _LITTLE = 64 << 10
 """Bytes that machine code reads in 10 us; Python reads a part in 90."""
 _DONATED = "the array was donated to a call and cannot be used any more"
@@ -122,8 +120,6 @@ class Array(HostMethods, ImplicitTransfer):
         """Whether the elements have been given to a call for good, with :func:`jitree.donate`."""
         return self._view is None and self._owner is None
 
-    # -- what it is ----------------------------------------------------------------------------------
-
     def _require_elements(self) -> None:
         """FAILED_PRECONDITION for a donated array, which has none to be waited for."""
         if self.is_donated:
@@ -144,6 +140,7 @@ class Array(HostMethods, ImplicitTransfer):
 
     @property
     def device(self) -> Device:
+        """The device in whose memory it lies."""
         return self._device
 
     @property
@@ -153,6 +150,7 @@ class Array(HostMethods, ImplicitTransfer):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Elements along each axis. FAILED_PRECONDITION for a donated array."""
         if self._view is None and self._keeper is not None:
             shape = self._keeper.shape(self._owner)
             if shape is not None:
@@ -161,6 +159,7 @@ class Array(HostMethods, ImplicitTransfer):
 
     @property
     def element_type(self) -> ElementType:
+        """The type of its elements, as programs name it: ``i32``, ``bf16``."""
         if self._view is None and self._keeper is not None:
             known = self._keeper.type_and_encoding(self._owner)
             if known is not None:
@@ -169,14 +168,17 @@ class Array(HostMethods, ImplicitTransfer):
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The numpy or ml_dtypes type of its elements on the host."""
         return self.element_type.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of its axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
+        """The number of its elements."""
         return math.prod(self.shape)
 
     @property
@@ -242,8 +244,6 @@ class Array(HostMethods, ImplicitTransfer):
         for fence in self._updates():
             yield from fence.__await__()
         return self
-
-    # -- the elements --------------------------------------------------------------------------------
 
     @folded
     def to_host(self) -> npt.NDArray[Any]:

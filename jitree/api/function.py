@@ -125,10 +125,8 @@ class Function(Remade):
         """Makes what readers are told of a call."""
         self._vm_function = vm_function
         convention = vm_function.convention
-        self.packers = tuple(
-            packer.pack
-            for packer in packers(signature, convention.arguments, self.transfer(), self._context.ref_types)
-        )
+        made = packers(signature, convention.arguments, self.transfer(), self._context.ref_types)
+        self.packers = tuple(packer.pack for packer in made)
         self._argument_count = len(self.packers)
         self._order: ArgumentOrder | None = None
         self.unpackers = unpackers(signature, convention.results)
@@ -138,9 +136,8 @@ class Function(Remade):
             from jitree.api.calls.workspace import KnownSizes  # of few functions
 
             self.known_sizes = KnownSizes(signature, convention.arguments)
-        self._storing = len(signature.arguments) > 1 and any(
-            parameter.storage_of is not None for parameter in signature.arguments
-        )
+        stores = any(parameter.storage_of is not None for parameter in signature.arguments)
+        self._storing = stores and len(signature.arguments) > 1
         self._updates: Pairs | None = None
 
     @property
@@ -167,6 +164,7 @@ class Function(Remade):
 
     @property
     def name(self) -> str:
+        """The name by which its module exports it."""
         return self._vm_function.name
 
     __name__ = name
@@ -187,10 +185,12 @@ class Function(Remade):
 
     @property
     def arguments(self) -> tuple[Parameter, ...]:
+        """What a call takes, in order: names, declared types and shapes."""
         return self.signature.arguments
 
     @property
     def results(self) -> tuple[Parameter, ...]:
+        """What a call gives, in order: names, declared types and shapes."""
         return self.signature.results
 
     @property
@@ -437,9 +437,8 @@ class Function(Remade):
         if named:
             arguments = self.order(*arguments, **named)
         if len(arguments) != self._argument_count:
-            raise self.in_call(
-                InvalidArgumentError(f"expected {self._argument_count} arguments but passed {len(arguments)}")
-            )
+            counts = f"expected {self._argument_count} arguments but passed {len(arguments)}"
+            raise self.in_call(InvalidArgumentError(counts))
         packed, left = None, iter(arguments)
         try:
             if Donation in map(type, arguments):
@@ -485,6 +484,7 @@ class Function(Remade):
             self._fail(error)
 
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
+        """Makes Python values of what the VM returned; arrays are there at the fence."""
         return unpacked(results, self.unpackers, self.devices, fence)
 
     def in_call(self, error: StatusError, index: int = -1) -> StatusError:

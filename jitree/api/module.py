@@ -83,10 +83,12 @@ class Module(Remade):
 
     @property
     def name(self) -> str:
+        """The name that the source has after ``module @``."""
         return self._module.name
 
     @property
     def version(self) -> int:
+        """The version that the module states, 0 if none."""
         return self._module.version
 
     @property
@@ -116,6 +118,7 @@ class Module(Remade):
 
     @property
     def vm_module(self) -> ModuleLike:
+        """The module that was read, as ``session.append_module`` takes it."""
         return self._module
 
     def __getitem__(self, name: str) -> Function:

@@ -285,10 +285,12 @@ class Observable(abc.ABC):
 
     @property
     def closed(self) -> bool:
+        """Whether it has been closed: it loads and calls nothing any more."""
         return self._closed
 
     @property
     def is_observed(self) -> bool:
+        """Whether a tap or a check looks at its dispatches."""
         return self._observation is not None and self._observation.is_on
 
     def _observed(self) -> Observation:

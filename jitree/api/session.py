@@ -181,6 +181,7 @@ class Session(Observable, Finalized, Remade):
 
     @property
     def instance(self) -> Instance:
+        """What it shares with other sessions: drivers, loaders, reference types."""
         return self._instance
 
     @property
@@ -195,6 +196,7 @@ class Session(Observable, Finalized, Remade):
 
     @property
     def devices(self) -> tuple[Device, ...]:
+        """Its devices, in the order in which they were given."""
         return self._devices
 
     @property
@@ -204,6 +206,7 @@ class Session(Observable, Finalized, Remade):
 
     @property
     def host_allocator(self) -> Allocator:
+        """Allocates memory of the host that the first device can reach."""
         return self.device.host_allocator
 
     @property
@@ -343,8 +346,6 @@ class Session(Observable, Finalized, Remade):
         session_arguments.require("function", "a function or its name", function, VmFunction)
         return self._context.invoke(function, arguments)
 
-    # -- arrays ------------------------------------------------------------------------------------------
-
     @folded
     def to_device(self, value: Any, *, copy: bool | None = None) -> Array:
         """Makes an array on the session's first device of a host or DLPack array. A buffer producer, a number
@@ -387,8 +388,6 @@ class Session(Observable, Finalized, Remade):
     def sandbox(self) -> Sandbox | None:
         """What limits the programs; None where nothing does."""
         return self._sandbox
-
-    # -- life --------------------------------------------------------------------------------------------
 
     def _drop_blocks(self) -> None:
         for function in tuple(self._functions.values()):

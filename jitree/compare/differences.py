@@ -66,6 +66,7 @@ class Difference:
 
     @property
     def equal(self) -> bool:
+        """Whether no dispatch and no result departs."""
         return self.first is None
 
     def table(self) -> str:

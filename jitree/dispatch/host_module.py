@@ -86,6 +86,7 @@ class HostModule:
         return self.find(name).get(cconv)
 
     def export_names(self) -> list[str]:
+        """Lists the names of its functions, each once."""
         return list(self._table())
 
     def _table(self) -> dict[str, dict[str, HostExport]]:

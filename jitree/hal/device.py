@@ -248,11 +248,13 @@ class Device(Unique, QueueOperations):
         raise UnimplementedError(f"{self.id} has no channels; cuda and local devices have")
 
     def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
+        """Makes an event for command buffers of this device."""
         from jitree.hal.objects import Event
 
         return Event(queue_affinity, flags)
 
     def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
+        """Makes what prepares executables for this device, with its loaders."""
         return ExecutableCache(identifier, self.loaders, self.executables.add)
 
     def import_file(
@@ -278,6 +280,7 @@ class Device(Unique, QueueOperations):
         return semaphore_class()
 
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
+        """Makes a timeline semaphore with a first payload."""
         return self.semaphore_type()(initial_value)
 
     def import_event(self, semaphore: Semaphore, value: int, event: int) -> None:

@@ -134,6 +134,7 @@ class QueueOperations(abc.ABC):
         pattern_length: int,
         flags: int = 0,
     ) -> None:
+        """Fills bytes of a buffer with a pattern, after ``wait``; ``signal`` tells the end."""
         fill = _rows().Fill(target, offset, _range("target", target, offset, length), pattern, pattern_length)
         self._check_and_submit((queue_affinity, wait, signal), fill, flags)
 
@@ -166,6 +167,7 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
+        """Copies bytes between buffers, after ``wait``; ``signal`` tells the end."""
         length = _range("target", target, target_offset, _range("source", source, source_offset, length))
         copy = _rows().Copy(source, source_offset, target, target_offset, length)
         if source.address + source_offset == target.address + target_offset:
@@ -184,6 +186,7 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
+        """Reads bytes of a file into a buffer, after ``wait``; ``signal`` tells the end."""
         read = _rows().Read(file, file_offset, target, offset, _range("target", target, offset, length))
         self._check_and_submit((queue_affinity, wait, signal), read, flags)
 
@@ -199,6 +202,7 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
+        """Writes bytes of a buffer to a file, after ``wait``; ``signal`` tells the end."""
         write = _rows().Write(source, offset, file, file_offset, _range("source", source, offset, length))
         self._check_and_submit((queue_affinity, wait, signal), write, flags)
 

@@ -100,9 +100,11 @@ class VmBuffer(Unique):
 
     @property
     def writable(self) -> bool:
+        """Whether programs may write to it."""
         return bool(self.access & ACCESS_WRITE)
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
+        """Writes what programs ask of it into its entry."""
         table.set_extent(address, self.address, self.length)
         table.i32[((address - table.base) >> 2) + _ENTRY.access] = self.access
 

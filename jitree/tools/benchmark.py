@@ -27,7 +27,7 @@ from jitree.tools.benchmark_report import (
 from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.tools.observe_flags import is_profiled, profiling, wait_for_compiled_code
 from jitree.tools.program import OpenedProgram, find_function, open_program
-from jitree.tools.reporting import error_line
+from jitree.tools.reporting import error_line, in_colours
 from jitree.tools.run import finish
 from jitree.tools.values import ValueFiles
 
@@ -298,6 +298,8 @@ def write_report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: P
     filed = _aggregated(rows) if only_aggregates else rows
     only_displayed = repeated and flags.boolean("benchmark_display_aggregates_only")
     shown = _aggregated(rows) if only_aggregates or only_displayed else rows
+    if flags.text("benchmark_format") == "console":
+        in_colours(sys.stdout)
     sys.stdout.write(render(flags.text("benchmark_format"), shown, lambda: context, layout))
     path = flags.text("benchmark_out")
     if path:

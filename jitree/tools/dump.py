@@ -17,6 +17,7 @@ from jitree.base.records import rows_of
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.tools.dump_summary import summary_lines
 from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.reporting import in_colours
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading, standard_input
 from jitree.vmfb.cconv import parse
 from jitree.vmfb.disassemble import (
@@ -330,6 +331,7 @@ def main(flags: ParsedFlags) -> int:
     if flags.text("output") == "flatbuffer-json":
         sys.stdout.writelines(flatbuffer_json(archive, pretty=flags.boolean("pretty")))
         return 0
+    in_colours(sys.stdout)
     if flags.boolean("verify"):
         from jitree.tools.dump_summary import findings
 

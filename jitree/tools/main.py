@@ -75,6 +75,8 @@ class Shown(abc.ABC):
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        self.coloured: Callable[[str], str] = str
+        """Adds what a terminal shows as colours to text without any commands to it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -83,8 +85,13 @@ class Shown(abc.ABC):
     def buffer(self) -> OutputBytes:
         return OutputBytes(self)
 
+    def isatty(self) -> bool:
+        with ignored(ValueError, AttributeError):  # of a stream that is closed, or was never there
+            return bool(self._stream.isatty())
+        return False
+
     def write(self, text: str) -> int:
-        self.do(lambda stream: _write(stream, printable(text)))
+        self.do(lambda stream: _write(stream, self.coloured(printable(text))))
         return len(text)
 
     def writelines(self, texts: Iterable[str]) -> None:

@@ -26,6 +26,7 @@ from jitree.errors import (
 )
 from jitree.hal.buffer import BufferView
 from jitree.tools.flags import ParsedFlags
+from jitree.tools.reporting import in_colours
 
 if TYPE_CHECKING:
     from jitree.api.session import Session
@@ -264,6 +265,7 @@ def _show(profile: Profile, devices: tuple[Device, ...], paths: list[str], flags
     _filter(profile, devices, flags)
     for path in paths:
         profile.save(path)
+    in_colours(sys.stderr)
     if flags.text("profile"):
         sys.stderr.write(f"{profile.rows.first(_SHOWN)}\n")
     if flags.boolean("print_device_statistics"):

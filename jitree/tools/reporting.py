@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from jitree.api.load_order import IMPORTED_NAME
-from jitree.errors import NonFiniteError, StatusError, attribute_of, not_installed
+from jitree.errors import (
+    NonFiniteError,
+    StatusError,
+    attribute_of,
+    not_installed,
+    pass_interruption,
+)
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 _ERRORS = _PACKAGE_FOLDER / "jitree" / "errors.py"
@@ -63,8 +72,30 @@ def raised_at(trace: TracebackType | None) -> str | None:
     return where
 
 
+def in_colours(stream: Any, style: str = "") -> None:
+    """Shows the text of a stream in colours from now on, on a terminal.
+
+    Rich makes them, where that is installed and the environment has no ``NO_COLOR``."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+        return
+    try:
+        from rich.console import Console  # it takes a tenth of a second
+    except ImportError as error:
+        pass_interruption(error)
+        return
+    console = Console(file=io.StringIO(), force_terminal=True, markup=False, emoji=False, soft_wrap=True)
+
+    def coloured(text: str) -> str:
+        with console.capture() as captured:
+            console.print(text, end="", style=style)
+        return str(captured.get())
+
+    stream.coloured = coloured
+
+
 def report(error: BaseException, *, verbose: bool) -> None:
     """Writes the error to stderr; with its Python traceback when asked."""
     if verbose:
         traceback.print_exception(error, file=sys.stderr)
+    in_colours(sys.stderr, "red")
     print(error_line(error), file=sys.stderr, flush=True)

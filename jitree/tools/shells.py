@@ -9,7 +9,8 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -140,57 +141,50 @@ def _cases(sets: Sequence[FlagSet]) -> Iterator[str]:
     yield "  esac"
 
 
-def _of_groups(sets: Sequence[FlagSet]) -> str:
-    return "|".join(dict.fromkeys(flags.command.split()[0] for flags in sets if " " in flags.command))
+_BASH: Final = r"""_jitree() {
+  local line="${COMP_LINE:0:COMP_POINT}" words="" values="" flag="" current command
+  current="${line##* }"; command="${COMP_WORDS[1]}"
+  [[ "$current" == --*=* ]] && flag="${current%%=*}"
+  case "$command" in GROUPS)
+    [[ $COMP_CWORD -gt 2 ]] && command="$command ${COMP_WORDS[2]}" ;; esac
+CASES
+  if [[ $COMP_CWORD -eq 1 ]]; then
+    COMPREPLY=($(compgen -W "FIRST --help --version" -- "$current"))
+  elif [[ -n "$flag" && -n "$values" ]]; then
+    COMPREPLY=($(compgen -W "$values" -- "${current#*=}"))
+  elif [[ -n "$flag" ]]; then
+    compopt -o filenames; COMPREPLY=($(compgen -f -- "${current#*=}"))
+  elif [[ "$current" == -* || "$words" != -* ]]; then
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+    [[ ${#COMPREPLY[@]} -eq 1 && "${COMPREPLY[0]}" == *= ]] && compopt -o nospace
+  else compopt -o filenames; COMPREPLY=($(compgen -f -- "$current")); fi
+}
+complete -F _jitree jitree
+"""
+_ZSH: Final = r"""#compdef jitree
+_jitree() {
+  local current="$words[CURRENT]" command="$words[2]" values="" flag=""
+  [[ "$current" == --*=* ]] && flag="${current%%=*}"
+  case "$command" in GROUPS)
+    (( CURRENT > 3 )) && command="$command $words[3]" ;; esac
+  local words=""
+CASES
+  if (( CURRENT == 2 )); then compadd -- FIRST --help --version
+  elif [[ -n "$flag" ]]; then compset -P "*="
+    if [[ -n "$values" ]]; then compadd -- ${=values}; else _files; fi
+  elif [[ "$current" == -* || "$words" != -* ]]; then
+    compadd -S "" -- ${(M)${=words}:#*=}; compadd -- ${${=words}:#*=}
+  else _files; fi
+}
+(( $+functions[compdef] )) && compdef _jitree jitree
+"""
 
 
-def _bash(sets: Sequence[FlagSet]) -> str:
-    return "\n".join(
-        [
-            "_jitree() {",
-            '  local line="${COMP_LINE:0:COMP_POINT}" words="" values="" flag="" current command',
-            '  current="${line##* }"; command="${COMP_WORDS[1]}"',
-            '  [[ "$current" == --*=* ]] && flag="${current%%=*}"',
-            f'  case "$command" in {_of_groups(sets)})',
-            '    [[ $COMP_CWORD -gt 2 ]] && command="$command ${COMP_WORDS[2]}" ;; esac',
-            *_cases(sets),
-            "  if [[ $COMP_CWORD -eq 1 ]]; then",
-            f'    COMPREPLY=($(compgen -W "{_first_words(sets)} --help --version" -- "$current"))',
-            '  elif [[ -n "$flag" && -n "$values" ]]; then',
-            '    COMPREPLY=($(compgen -W "$values" -- "${current#*=}"))',
-            '  elif [[ -n "$flag" ]]; then',
-            '    compopt -o filenames; COMPREPLY=($(compgen -f -- "${current#*=}"))',
-            '  elif [[ "$current" == -* || "$words" != -* ]]; then',
-            '    COMPREPLY=($(compgen -W "$words" -- "$current"))',
-            '    [[ ${#COMPREPLY[@]} -eq 1 && "${COMPREPLY[0]}" == *= ]] && compopt -o nospace',
-            '  else compopt -o filenames; COMPREPLY=($(compgen -f -- "$current")); fi',
-            "}",
-            "complete -F _jitree jitree\n",
-        ]
-    )
-
-
-def _zsh(sets: Sequence[FlagSet]) -> str:
-    return "\n".join(
-        [
-            "#compdef jitree",
-            "_jitree() {",
-            '  local current="$words[CURRENT]" command="$words[2]" values="" flag=""',
-            '  [[ "$current" == --*=* ]] && flag="${current%%=*}"',
-            f'  case "$command" in {_of_groups(sets)})',
-            '    (( CURRENT > 3 )) && command="$command $words[3]" ;; esac',
-            '  local words=""',
-            *_cases(sets),
-            f"  if (( CURRENT == 2 )); then compadd -- {_first_words(sets)} --help --version",
-            '  elif [[ -n "$flag" ]]; then compset -P "*="',
-            '    if [[ -n "$values" ]]; then compadd -- ${=values}; else _files; fi',
-            '  elif [[ "$current" == -* || "$words" != -* ]]; then',
-            '    compadd -S "" -- ${(M)${=words}:#*=}; compadd -- ${${=words}:#*=}',
-            "  else _files; fi",
-            "}",
-            "(( $+functions[compdef] )) && compdef _jitree jitree\n",
-        ]
-    )
+def _scripted(script: str, sets: Sequence[FlagSet]) -> str:
+    """Puts what is the same for bash and zsh into their scripts."""
+    groups = "|".join(dict.fromkeys(flags.command.split()[0] for flags in sets if " " in flags.command))
+    text = script.replace("GROUPS", groups).replace("FIRST", _first_words(sets))
+    return text.replace("CASES", "\n".join(_cases(sets)))
 
 
 def _fish(sets: Sequence[FlagSet]) -> str:
@@ -208,4 +202,9 @@ def _fish(sets: Sequence[FlagSet]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_SHELLS: Final = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+_Writer = Callable[[Sequence[FlagSet]], str]
+_SHELLS: Final[dict[str, _Writer]] = {
+    "bash": partial(_scripted, _BASH),
+    "zsh": partial(_scripted, _ZSH),
+    "fish": _fish,
+}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from jitree.errors import NotFoundError
-from jitree.tools.main import COMMANDS, guarded
+from jitree.tools.main import COMMANDS, Output, guarded
+from jitree.tools.reporting import in_colours
 from tests.tools.command import jitree
 
 
@@ -51,3 +57,48 @@ def test_exit_codes_of_failures(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
     assert failing(KeyError("x")) == 1
     assert "INTERNAL; KeyError: 'x'; this is a defect of jitree" in capsys.readouterr().err
+
+
+class RichConsole:
+    """What is used of rich's, which need not be installed."""
+
+    def __init__(self, **options: object) -> None:
+        self._text = ""
+
+    @contextmanager
+    def capture(self) -> Iterator[RichConsole]:
+        self._text = ""
+        yield self
+
+    def print(self, text: str, end: str, style: str) -> None:
+        self._text += f"\x1b[31m{text}\x1b[0m{end}"
+
+    def get(self) -> str:
+        return self._text
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "has_rich", "variable", "expected"),
+    [
+        (True, True, "TERM", "\x1b[31ma \\1B[1m 1\n\x1b[0m"),
+        (False, True, "TERM", "a \\1B[1m 1\n"),
+        (True, False, "TERM", "a \\1B[1m 1\n"),
+        (True, True, "NO_COLOR", "a \\1B[1m 1\n"),
+    ],
+)
+def test_terminals_show_colours(
+    is_terminal: bool, has_rich: bool, variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a program says commands no terminal there, either."""
+    module: Any = ModuleType("rich.console")
+    module.Console = RichConsole
+    monkeypatch.setitem(sys.modules, "rich", ModuleType("rich"))
+    monkeypatch.setitem(sys.modules, "rich.console", module if has_rich else None)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv(variable, "xterm")
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: is_terminal)
+    stream = Output(written)
+    in_colours(stream, "red")
+    stream.write("a \x1b[1m 1\n")
+    assert written.getvalue() == expected

@@ -140,15 +140,18 @@ class HostMethods:
 
     @property
     def T(self) -> npt.NDArray[Any]:
+        """The elements with the axes in reverse, a numpy array."""
         return self._implicitly().T
 
     @property
     def mT(self) -> npt.NDArray[Any]:
+        """The elements with the last two axes swapped. ValueError below rank 2."""
         if len(self.shape) < 2:
             raise ValueError("matrix transpose with ndim < 2 is undefined")
         return self._implicitly().swapaxes(-1, -2)
 
     def astype(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Copies the elements to the host as another type, a numpy array."""
         from jitree.base.copying import copy_of
 
         return copy_of(self._implicitly(), dtype)
