@@ -193,8 +193,10 @@ class Fence(Unique):
 
 
 def settling(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> tuple[Any, ...]:
-    """Gives a function in C and its arguments, which settle a future that has not been cancelled: in Python
-    an interrupt could come before, and whoever awaits it would wait for ever."""
+    """Gives a function in C, with arguments, that settles a future.
+
+    It does nothing if that is cancelled. In Python an interrupt could come before, and whoever awaits it
+    would wait for ever."""
     told = methodcaller("set_result", result) if failure is None else methodcaller("set_exception", failure)
     return next, map(told, filterfalse(methodcaller("done"), (future,))), None
 

@@ -42,16 +42,16 @@ class Replacements:
     def add(self, patterns: str | Sequence[str], kernel: Any, allowed: Tolerance | None) -> Replacement:
         """Replaces dispatches (:meth:`jitree.Session.replace`)."""
         replacement = Replacement(self, patterns, kernel, allowed)
-        with self._context.invoker.entrance():
-            self.become_idle()
-            try:
+        try:
+            with self._context.invoker.entrance():
+                self.become_idle()
                 self.active.append(replacement)
                 replacement.extend()
                 replacement.require_some()
-            except BaseException:
-                replacement.restore()
-                self.active.remove(replacement)
-                raise
+        except BaseException:
+            if replacement in self.active:
+                self.remove(replacement)
+            raise
         return replacement
 
     def extend(self) -> None:

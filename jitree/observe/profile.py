@@ -43,8 +43,9 @@ Interval = tuple[int, int]
 
 
 class Profile(Unique, Finalized):
-    """Measures until the end of a ``with`` block, or :meth:`stop`, or until nothing refers to it; tables may
-    be asked for when it has ended."""
+    """Measures until the end of a ``with`` block, or :meth:`stop`; tables may be asked for when it has.
+
+    It ends where nothing refers to it, too."""
 
     def __init__(self, devices: Sequence[Device], notes: CallRecorder) -> None:
         self.notes = notes
