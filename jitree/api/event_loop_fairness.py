@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Callable
+from contextvars import Context
+from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from weakref import ref
 
 BREATH: Final = 0.001
@@ -19,23 +22,48 @@ REST: Final = 3
 """Rounds without calls after one that was longer: a task that sleeps wakes up in the second one."""
 
 
+class _Turn(asyncio.Future[None]):
+    """What a call waits for. It keeps what wakes the call: an interrupt of the loop, as that is told of the
+    result, would have the call wait for ever."""
+
+    wake: Callable[[], object] = bool
+
+    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
+        self.wake = partial(self.get_loop().call_soon, fn, self, context=context)
+        super().add_done_callback(fn, context=context)
+
+
 class CallGate:
     """The calls of one event loop. Used by its thread only."""
 
-    __slots__ = ("_end", "_is_scheduled", "_passed", "_rest", "_tickets", "_waiting")
+    __slots__ = (
+        "_begun",
+        "_end",
+        "_is_scheduled",
+        "_passed",
+        "_rest",
+        "_round",
+        "_tickets",
+        "_told",
+        "_waiting",
+    )
 
     def __init__(self) -> None:
         self._end: float | None = None
         """When no more calls begin in this round; None: none has begun."""
         self._is_scheduled = False
         """Whether :meth:`_end_round` is called in the next round. It is as long as a call waits."""
+        self._round = self._begun = 0
+        """The last round that was scheduled, and the last whose end began: an interrupt may come before."""
         self._passed = 0
         """Calls that have begun in this round."""
         self._rest = 0
         """Rounds to come without calls."""
         self._tickets = 0
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, _Turn]] = []
         """A heap: the first that came is first."""
+        self._told: set[_Turn] = set()
+        """Turns that have come, of calls that have not woken up yet. They do before the round ends."""
 
     def is_open(self) -> bool:
         """Whether a call may begin now, as it mostly may; it has begun then."""
@@ -46,10 +74,13 @@ class CallGate:
         self._tickets += 1
         ticket = self._tickets
         while True:
-            future = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiting, (ticket, future))
+            turn = _Turn(loop=asyncio.get_running_loop())
+            heapq.heappush(self._waiting, (ticket, turn))
             self._schedule()
-            await future
+            try:
+                await turn
+            finally:
+                self._told.discard(turn)
             if self._has_time():
                 return
 
@@ -67,27 +98,43 @@ class CallGate:
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
-            asyncio.get_running_loop().call_soon(self._end_round)
+            loop = asyncio.get_running_loop()
+            self._round += 1
+            loop.call_soon(self._end_round, self._round)
+            loop.call_soon(self._make_up, self._round)
             self._is_scheduled = True
 
-    def _end_round(self) -> None:
+    def _make_up(self, number: int) -> None:
+        """Does what an interrupt kept :meth:`_end_round` from, at its beginning or its end."""
+        if self._begun < number:
+            self._end_round(number)
+        elif self._waiting or self._told or self._end is not None:
+            self._schedule()
+
+    def _end_round(self, number: int) -> None:
         """Lets the next ones try: some more than fitted into the last round, since calls differ. What a
         signal's handler raises here goes to the loop, and the next round does what is left."""
         try:
-            self._is_scheduled = False
+            self._begun = number
+            while self._told:
+                turn = self._told.pop()
+                if turn.done():
+                    turn.wake()
             if self._rest:
                 self._rest -= 1
                 return
             self._end = None
             count, self._passed = 1 + 2 * self._passed, 0
             while self._waiting and count:
-                if not self._waiting[0][1].done():  # cancelled, or told before an interrupt
-                    self._waiting[0][1].set_result(None)
+                turn = self._waiting[0][1]
+                if not turn.done():  # cancelled, or told before an interrupt
+                    self._told.add(turn)
+                    turn.set_result(None)
                     count -= 1
                 heapq.heappop(self._waiting)
         finally:
             self._is_scheduled = False
-            if self._waiting or self._end is not None:
+            if self._waiting or self._told or self._end is not None:
                 self._schedule()
 
 

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from jitree.api.session_arguments import require_path
 from jitree.base.cancel_scopes import deadline
@@ -39,7 +40,8 @@ class Observable(abc.ABC):
     _functions: dict[VmFunction, Function]
     _modules: dict[str, Module]
     _observation: Observation | None = None
-    _profile: Profile | None = None
+    _profile: ref[Profile] | None = None
+    """The last one that was begun. It ends where nothing else refers to it."""
     _telemetry: Telemetry | None = None
     _instance: Any
     _sandbox: Sandbox | None
@@ -88,8 +90,12 @@ class Observable(abc.ABC):
 
         self._require_open()
         calls = CallRecorder(self._context.table, tuple(self._functions.values()))
-        self._profile = Profile(self._devices, calls)
-        return self._profile
+        profile = Profile(self._devices, calls)
+        self._profile = ref(profile)
+        return profile
+
+    def _last_profile(self) -> Profile | None:
+        return None if self._profile is None else self._profile()
 
     def report(self, function: str | Function | None = None, *arguments: Any, **named: Any) -> ProgramReport:
         """Makes a page of a function: its graph of dispatches, times, statistics, the first value that is not
@@ -277,7 +283,7 @@ class Observable(abc.ABC):
         """Tells whether a tap, a profile or a replacement is there; checks of the session do not count."""
         if self._replacements is not None and self._replacements.active:
             return True
-        profile, observation = self._profile, self._observation
+        profile, observation = self._last_profile(), self._observation
         checks = self.finite_check is not None
         return (profile is not None and profile.is_going_on) or (
             observation is not None and observation.count > checks
@@ -310,8 +316,9 @@ class Observable(abc.ABC):
 
     def _seen(self, function: Function) -> Function:
         """A new function, as those that look have it."""
-        if self._profile is not None:
-            self._profile.notes.watch(function)
+        profile = self._last_profile()
+        if profile is not None:
+            profile.notes.watch(function)
         if self._telemetry is not None:
             self._telemetry.watch(function)
         return function
@@ -324,8 +331,9 @@ class Observable(abc.ABC):
     def _stop_looking(self) -> None:
         if self._observation is not None:
             self._observation.close()
-        if self._profile is not None:
-            self._profile.stop()
+        profile = self._last_profile()
+        if profile is not None:
+            profile.stop()
         if self._telemetry is not None:
             self._telemetry.stop()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import arguments, stop_word
@@ -157,16 +157,14 @@ class Scope(Unique):
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
         failures: list[StatusError] = []
-        is_over = False
-
-        def interrupt(failure: StatusError) -> None:
-            if not is_over and not failures:
-                failures.append(failure)
-                task.cancel()
+        waiting, cancelled = [task], list[bool]()
+        cancelling = map(cancelled.append, map(methodcaller("cancel"), waiting))
+        """Cancels it the first time, while it waits; in C: an interrupt could come before Python does."""
 
         def wake(failure: StatusError) -> None:
+            failures.append(failure)
             try:
-                loop.call_soon_threadsafe(interrupt, failure)
+                loop.call_soon_threadsafe(next, cancelling, None)
             except RuntimeError:
                 if not loop.is_closed():  # there is no task left to tell when it is
                     raise
@@ -176,16 +174,14 @@ class Scope(Unique):
         try:
             await awaited
         except asyncio.CancelledError:
-            is_over = True
-            if failures and task.uncancel() <= others:
+            if cancelled and task.uncancel() <= others:
                 raise again(failures[0]) from None
             raise
         else:
-            is_over = True
-            if failures:
+            if cancelled:
                 task.uncancel()
         finally:
-            is_over = True
+            waiting.clear()
             self.unwatch(wake)
 
 

@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from functools import partial
 from typing import BinaryIO, Final
 
 from jitree.errors import (
@@ -21,6 +22,7 @@ _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe must not wait
+_FOLDER_ACCESS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CREATE: Final = os.O_CREAT | os.O_EXCL | _NEVER_FOLLOW
 LARGEST: Final = 256 << 20
 """Bytes of a file. One that is longer was not written here: a sparse file of any length takes no room on a
@@ -66,9 +68,14 @@ def unique() -> str:
 def create(directory: int, name: str) -> BinaryIO:
     """A new file of an open folder, for its user alone whatever the umask. FileExistsError if the name is
     taken."""
-    descriptor = os.open(name, os.O_WRONLY | _CREATE, _FILE_MODE, dir_fd=directory)
-    os.fchmod(descriptor, _FILE_MODE)  # a umask may take away the user's own rights
-    return open(descriptor, "wb")
+    found: list[int] = []
+    try:
+        next(map(found.append, _opening(directory, name, os.O_WRONLY | _CREATE)))
+        os.fchmod(found[0], _FILE_MODE)  # a umask may take away the user's own rights
+    except BaseException:
+        _close(found)
+        raise
+    return open(found[0], "wb")
 
 
 def replace(directory: int, name: str) -> BinaryIO:
@@ -88,16 +95,28 @@ def _move_folder_away(directory: int, name: str) -> None:
 
 def existing(directory: int, name: str, access: int) -> int:
     """The descriptor of a file of an open folder. PermissionError if others can have written it."""
-    descriptor = os.open(name, access | _NEVER_FOLLOW, dir_fd=directory)
+    found: list[int] = []
     try:
-        status = os.fstat(descriptor)
+        next(map(found.append, _opening(directory, name, access | _NEVER_FOLLOW)))
+        status = os.fstat(found[0])
         if not stat.S_ISREG(status.st_mode):
             raise PermissionError(errno.EPERM, f"'{name}' is not a file")
         _require_private(status, "file", name)
     except BaseException:
-        os.close(descriptor)
+        _close(found)
         raise
-    return descriptor
+    return found[0]
+
+
+def _opening(directory: int, name: str, access: int) -> Iterator[int]:
+    """Opens a file when it is iterated on. What does that is in C, and so is what notes the descriptor: an
+    interrupt in between would leave it open for good."""
+    return map(partial(os.open, dir_fd=directory), (name,), (access,), (_FILE_MODE,))
+
+
+def _close(found: list[int]) -> None:
+    for descriptor in found:
+        os.close(descriptor)
 
 
 def lockable(directory: int, name: str) -> int:
@@ -105,8 +124,10 @@ def lockable(directory: int, name: str) -> int:
     while True:
         with contextlib.suppress(FileExistsError):
             create(directory, name).close()
-        with contextlib.suppress(FileNotFoundError):  # its last user has just removed it
+        try:
             return existing(directory, name, os.O_RDWR)
+        except FileNotFoundError:  # its last user has just removed it
+            continue
 
 
 def make_folder(folder: str) -> None:
@@ -140,12 +161,14 @@ def opened(folder: str) -> Iterator[int]:
     """The descriptor of a folder, while the block runs. PermissionError, which says what to do about it, if
     others can change what is in it."""
     _check_path(folder)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    found: list[int] = []
     try:
-        _require_private(os.fstat(descriptor), "folder", folder)
-        yield descriptor
+        next(map(found.append, map(os.open, (folder,), (_FOLDER_ACCESS,))))  # as in `_opening`
+        _require_private(os.fstat(found[0]), "folder", folder)
+        yield found[0]
     finally:
-        os.close(descriptor)
+        for descriptor in found:
+            os.close(descriptor)
 
 
 def require_writable(directory: int, folder: str) -> None:

@@ -109,7 +109,11 @@ class DeviceMemory(Unique):
                 f"the memory of {device.uri} is being tracked already; end that first"
             )
         self._own = device.device_allocator
-        device.replace_device_allocator(_TrackingAllocator(self._own, self._note))
+        try:
+            device.replace_device_allocator(_TrackingAllocator(self._own, self._note))
+        except BaseException:
+            device.replace_device_allocator(self._own)
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -158,7 +158,7 @@ class LocalExecutable(Executable):
         raise UnimplementedError(f"the functions of executable '{self.name}' cannot be replaced")
 
     def restore_function(self, ordinal: int) -> None:
-        """Has a function run by its own code again."""
+        """Has a function run by its own code again, if it is replaced."""
 
     def take_failure(self, result: int) -> BaseException | None:
         """Takes the Python error of the call that returned ``result``, once. None if there is none, as for

@@ -6,7 +6,9 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final, Protocol
+from itertools import filterfalse
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.arguments import items, object_of, seconds
 from jitree.base.cancel_scopes import CURRENT
@@ -168,17 +170,9 @@ class Fence(Unique):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
-        def settle(failure: StatusError | None) -> None:
-            if future.done():
-                return
-            if failure is None:
-                future.set_result(None)
-            else:
-                future.set_exception(again(failure))
-
         def reached(failure: StatusError | None) -> None:
             try:
-                loop.call_soon_threadsafe(settle, failure)
+                loop.call_soon_threadsafe(*settling(future, None, failure and again(failure)))
             except RuntimeError:
                 if not loop.is_closed():  # there is no task left to tell when it is
                     raise
@@ -196,6 +190,15 @@ class Fence(Unique):
 
         future.add_done_callback(forget)
         return future
+
+
+def settling(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> tuple[Any, ...]:
+    """Gives a function in C, with arguments, that settles a future.
+
+    It does nothing if that is cancelled. In Python an interrupt could come before, and whoever awaits it
+    would wait for ever."""
+    told = methodcaller("set_result", result) if failure is None else methodcaller("set_exception", failure)
+    return next, map(told, filterfalse(methodcaller("done"), (future,))), None
 
 
 COMES_AFTER: Final[ContextVar[Fence | None]] = ContextVar("comes_after", default=None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from jitree.base.arguments import natural, object_of
 from jitree.base.finalizers import guard
 from jitree.base.records import Flags, NamedTuple
-from jitree.errors import FailedPreconditionError
+from jitree.errors import FailedPreconditionError, is_interruption
 
 if TYPE_CHECKING:
     from jitree.hal.waiting import Producer
@@ -126,7 +126,10 @@ class Profiler:
         if self.timings is not None:
             try:
                 self.timings.begin(self.mode)
-            except BaseException:
+            except BaseException as error:
+                self._path = None
+                if is_interruption(error):
+                    self.timings.end()
                 self.mode = ProfilingMode.NONE
                 raise
 

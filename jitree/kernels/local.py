@@ -88,7 +88,7 @@ class LocalKernel:
 
     def undo(self) -> None:
         """Runs the originals again."""
-        for (executable, ordinal), _ in zip(self.functions, self._originals, strict=False):
+        for executable, ordinal in self.functions:
             executable.restore_function(ordinal)
 
     def take_failure(self, result: int) -> BaseException | None:

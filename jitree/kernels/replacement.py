@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +42,16 @@ class Replacements:
     def add(self, patterns: str | Sequence[str], kernel: Any, allowed: Tolerance | None) -> Replacement:
         """Replaces dispatches (:meth:`jitree.Session.replace`)."""
         replacement = Replacement(self, patterns, kernel, allowed)
-        with self._context.invoker.entrance():
-            self.become_idle()
-            replacement.extend()
-            replacement.require_some()
-            self.active.append(replacement)
+        try:
+            with self._context.invoker.entrance():
+                self.become_idle()
+                self.active.append(replacement)
+                replacement.extend()
+                replacement.require_some()
+        except BaseException:
+            if replacement in self.active:
+                self.remove(replacement)
+            raise
         return replacement
 
     def extend(self) -> None:
@@ -60,8 +65,8 @@ class Replacements:
         with self._context.invoker.entrance():
             if replacement in self.active:
                 self.become_idle()
-                self.active.remove(replacement)
                 replacement.restore()
+                self.active.remove(replacement)  # last: an interrupt before leaves what undoes it
 
     def end(self) -> None:
         """Undoes all, of a session that is closed."""
@@ -133,14 +138,13 @@ class Replacement:
     def extend(self) -> None:
         """Replaces the dispatches that are meant and are not replaced yet, or none. The session's lock is
         held and nothing runs."""
-        begun = len(self._kernels)
+        begun, before = len(self._kernels), set(self.replaced)
         try:
             for functions in self._meant():
                 self._replace(functions)
         except BaseException:
-            for kernel in self._kernels[begun:]:
-                kernel.undo()
-                self.replaced.difference_update(kernel.functions)
+            self._restore(self.replaced - before)
+            self.replaced = before
             del self._kernels[begun:]
             raise
 
@@ -158,8 +162,11 @@ class Replacement:
 
     def restore(self) -> None:
         """Runs the originals again. The session's lock is held and nothing runs."""
-        for kernel in self._kernels:
-            kernel.undo()
+        self._restore(self.replaced)
+
+    def _restore(self, functions: Iterable[Function]) -> None:
+        for executable, ordinal in functions:
+            executable.restore_function(ordinal)
 
     def undo(self) -> None:
         """Runs the originals again; the second time it does nothing. It waits for calls in progress.
@@ -196,8 +203,8 @@ class Replacement:
                 )
             self._owner.require_own(executable, ordinal)
             local.append((executable, ordinal))
+        self.replaced.update(local)  # first: an interrupt of the next line leaves what undoes it
         self._kernels.append(LocalKernel(self.kernel, local, self._allowed))
-        self.replaced.update(local)
 
     def __enter__(self) -> Replacement:
         return self

@@ -208,7 +208,9 @@ class TabledExecutable(LocalExecutable):
 
     def restore_function(self, ordinal: int) -> None:
         place = (self.entry_point(ordinal) - self._first_entry) // 8
-        _, self._entries[place : place + _ENTRY_WORDS] = self._replaced.pop(ordinal)
+        if ordinal in self._replaced:
+            self._entries[place : place + _ENTRY_WORDS] = self._replaced[ordinal][1]
+            del self._replaced[ordinal]  # last: an interrupt before leaves what is to be written
 
     def take_failure(self, result: int) -> BaseException | None:
         failures = (kernel.take_failure(result) for kernel, _ in tuple(self._replaced.values()))

@@ -141,6 +141,7 @@ class Observation(EventReader):
         self._lock = guard()  # forgotten onlookers are removed wherever the garbage collector runs
         self._looking: tuple[ref[Onlooker], ...] = ()
         """One that nothing else refers to ends by itself; the next submission finds that it is gone."""
+        self._listens = False
         self._regions = Regions()
         self._writes: SharedWeakKeys[Executable, dict[object, list[tuple[int, int, int]]]] = SharedWeakKeys()
         """(binding, offset, length) of what a dispatch has written when it was looked at before."""
@@ -173,6 +174,8 @@ class Observation(EventReader):
                 after = *before, ref(onlooker)
             self._looking = after
             if not before:
+                self._stop_listening()
+                self._listens = True  # first: an interrupt of what follows leaves what ends it
                 self._origins.forget()
                 for source in self._sources:
                     listen(source, self)
@@ -180,13 +183,18 @@ class Observation(EventReader):
     def remove(self, onlooker: Onlooker | None) -> None:
         """None: those that are gone."""
         with self._lock:
+            if self._looking:
+                self._looking = tuple(look for look in self._looking if look() not in (onlooker, None))
             if not self._looking:
-                return
-            self._looking = tuple(look for look in self._looking if look() not in (onlooker, None))
-            if not self._looking:
-                for source in self._sources:
-                    stop_listening(source, self)
-                self._regions = Regions()
+                self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        """Also does what an interrupt has left."""
+        if self._listens:
+            for source in self._sources:
+                stop_listening(source, self)
+            self._regions = Regions()
+            self._listens = False
 
     def close(self) -> None:
         for onlooker in self._onlookers:

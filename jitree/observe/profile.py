@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import object_of
 from jitree.base.events import DISPATCH
-from jitree.base.finalizers import Unique
+from jitree.base.finalizers import Finalized, Unique
 from jitree.base.page import Piece, notebook
 from jitree.base.tables import html_text
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded
@@ -42,21 +42,25 @@ _MODE: Final = ProfilingMode.QUEUE_OPERATIONS | ProfilingMode.DISPATCH_COUNTERS
 Interval = tuple[int, int]
 
 
-class Profile(Unique):
-    """Measures until the end of a ``with`` block, or :meth:`stop`; tables may be asked for when it has."""
+class Profile(Unique, Finalized):
+    """Measures until the end of a ``with`` block, or :meth:`stop`; tables may be asked for when it has.
+
+    It ends where nothing refers to it, too."""
 
     def __init__(self, devices: Sequence[Device], notes: CallRecorder) -> None:
         self.notes = notes
         self._devices: list[Device] = []
         self._measured: list[tuple[Device, Measurement]] = []
         self.begun = self._ended = 0
+        self._is_done = False
         self._sampler: Sampler | None = None
         self.places: dict[str, str] = {}
         """Lines of the source that dispatches and functions come from."""
+        self.will_end()
         try:
+            notes.start()
             for device in devices:
-                device.profiling_begin(_MODE)
-                self._devices.append(device)
+                self._begin(device)
             timings = (device.profiler.timings for device in self._devices)
             costly = [each for each in timings if isinstance(each, CostlyTimings)]
             if costly:
@@ -69,20 +73,31 @@ class Profile(Unique):
             raise
         self.begun = perf_counter_ns()
 
+    def _begin(self, device: Device) -> None:
+        """Has a device measure. It is noted first: an interrupt of what follows leaves nothing."""
+        self._devices.append(device)
+        try:
+            device.profiling_begin(_MODE)
+        except FailedPreconditionError:  # another measures
+            self._devices.remove(device)
+            raise
+
     @property
     def is_going_on(self) -> bool:
         return not self._ended
 
     def stop(self) -> None:
-        """Measures nothing more. Waits for command buffers that are being executed."""
-        if self._ended:
+        """Measures nothing more. Waits for command buffers that are being executed. Again, it does what an
+        interrupt has left."""
+        if self._is_done:
             return
-        self._ended = perf_counter_ns()
+        self._ended = self._ended or perf_counter_ns()
         self.notes.stop()
         for device in self._devices:
             device.finish_submitted()
         if self._sampler is not None:
             self._sampler.stop({call.thread for call in self.calls})
+        self._measured = []
         for device in self._devices:
             device.profiling_end()
             measurements: Iterable[Measurement] = device.profiler.measurements
@@ -90,6 +105,11 @@ class Profile(Unique):
                 measurements = self.samples.weighed(device.profiler.measurements)
             self._measured += [(device, measured) for measured in measurements]
         self._find_places()
+        self._is_done = True
+
+    def end(self) -> None:
+        """Nothing refers to it any more."""
+        self.stop()
 
     def __enter__(self) -> Profile:
         return self

@@ -114,7 +114,7 @@ class CallRecorder(EventReader):
     needs_python = False
 
     def __init__(self, table: HandleTable, functions: Iterable[Any]) -> None:
-        """Begins. FAILED_PRECONDITION while the session is profiled, or a function is explained."""
+        """It begins by :meth:`start`."""
         self.imports: list[ProfiledImport] = []
         self.places: dict[str, str] = {}
         """The places of functions that were called, once it has stopped."""
@@ -130,15 +130,15 @@ class CallRecorder(EventReader):
         self._codes: dict[int, tuple[CodeType, bool]] = {}
         """Code by identity, since its hash reads all of it, and whether it is of the user's."""
         self.is_over = False
-        if any(isinstance(reader, CallRecorder) for reader in table.readers):
+        self._given = functions
+
+    def start(self) -> None:
+        """Begins. FAILED_PRECONDITION while the session is profiled, or a function is explained."""
+        if any(isinstance(reader, CallRecorder) for reader in self._table.readers):
             raise FailedPreconditionError("the session is being profiled already; end that first")
-        try:
-            listen(table, self)
-            for function in functions:
-                self.watch(function)
-        except BaseException:
-            self.stop()
-            raise
+        listen(self._table, self)
+        for function in self._given:
+            self.watch(function)
 
     def watch(self, function: Any) -> None:
         """Reads the calls of a function, too. FAILED_PRECONDITION while it is explained."""
@@ -148,8 +148,8 @@ class CallRecorder(EventReader):
             raise FailedPreconditionError(
                 f"{function.full_name} is explained (session.explain); stop that first"
             )
+        self._functions.append(function)  # first: an interrupt of the next line leaves nothing
         listen(function, self)
-        self._functions.append(function)
 
     @property
     def noted(self) -> Iterator[ProfiledCall]:
@@ -162,17 +162,16 @@ class CallRecorder(EventReader):
             place = end
 
     def stop(self) -> None:
-        """Notes nothing more."""
-        if self.is_over:
-            return
+        """Notes nothing more; again, it does what an interrupt has left."""
         self.is_over = True
         stop_listening(self._table, self)
-        called = {noted.function for noted in self.noted}
-        for function in self._functions:
+        called = {noted.function for noted in self.noted} if self._functions else set()
+        while self._functions:
+            function = self._functions[-1]
             stop_listening(function, self)
             if function.full_name in called:
                 self.places[function.full_name] = next(iter(places_of(function.vm_function)), "")
-        self._functions.clear()
+            self._functions.pop()
 
     def begins(self, event: Any) -> None:
         """What this does itself is a part of the time of each call."""

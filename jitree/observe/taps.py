@@ -11,6 +11,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol, overload
@@ -21,7 +22,7 @@ import numpy as np
 from jitree.base.arguments import shown
 from jitree.base.available_resources import available_memory
 from jitree.base.events import DISPATCH
-from jitree.base.finalizers import Unique, guard
+from jitree.base.finalizers import Finalized, Unique, guard
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -127,7 +128,8 @@ class _SafeTensors:
                 file.write(len(header).to_bytes(8, "little") + header)
                 shutil.copyfileobj(self._waiting, file, 1 << 20)
         finally:
-            os.unlink(f"{self._path}.part")
+            with suppress(FileNotFoundError):  # an interrupted end is repeated
+                os.unlink(f"{self._path}.part")
 
 
 _KINDS: Final[dict[str, Callable[[str], TensorFile]]] = {"npz": _NumpyArchive, "safetensors": _SafeTensors}
@@ -259,7 +261,7 @@ def tensor_type(text: str) -> TensorKind:
     return TensorKind(BY_NAME[element], tuple(map(int, shape)))
 
 
-class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
+class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
     """The dispatches that were tapped, in the order in which they ran."""
 
     def __init__(
@@ -284,7 +286,8 @@ class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
         self._file = None if path is None else create_tensor_file(path)
         self._dispatches: list[ObservedDispatch] = []
         self._lock = guard()
-        self._is_over = False
+        self._is_over = self._is_complete = False
+        self.will_end()
         observation.add(self)
 
     # -- as an onlooker --------------------------------------------------------------------------------
@@ -387,22 +390,24 @@ class Taps(Unique, Onlooker, Sequence[ObservedDispatch]):
             )
 
     def stop(self) -> None:
-        """Looks at nothing more, and completes the file."""
+        """Looks at nothing more, and completes the file; again, it does what an interrupt has left."""
         self._observation.remove(self)
         with self._lock:
-            was_over, self._is_over = self._is_over, True
-            if not was_over and self._file is not None:
+            self._is_over = True
+            if not self._is_complete and self._file is not None:
                 self._file.close()
+            self._is_complete = True
 
-    def __del__(self) -> None:
-        if not getattr(self, "_is_over", True):
+    def end(self) -> None:
+        """Nothing refers to it any more."""
+        was_over = self._is_over
+        self.stop()
+        if not was_over:
             warnings.warn(
                 "a tap ended because nothing refers to it any more; use it in a with block, or stop it",
                 ResourceWarning,
-                source=self,
                 stacklevel=2,
             )
-            self.stop()
 
     def __enter__(self) -> Taps:
         return self

@@ -81,12 +81,13 @@ class Telemetry(Unique):
         self._listen(function, self._calls)
 
     def _listen(self, source: Any, reader: EventReader) -> None:
+        self._listening.append((source, reader))  # first: an interrupt of the next line leaves nothing
         listen(source, reader)
-        self._listening.append((source, reader))
 
     def stop(self) -> None:
         while self._listening:
-            stop_listening(*self._listening.pop())
+            stop_listening(*self._listening[-1])
+            self._listening.pop()
 
     def __enter__(self) -> Telemetry:
         return self

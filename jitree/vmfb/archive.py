@@ -30,6 +30,7 @@ from jitree.errors import (
     error_context,
     has_attribute,
     ignored,
+    own_error,
     pass_interruption,
 )
 
@@ -152,10 +153,10 @@ def _opened(source: Source, most: int = -1) -> memoryview:
         raise InvalidArgumentError(
             f"a module is read from a path, bytes or an open binary file, not from {type(source).__name__}; "
             f"{error}"
-        ) from None
+        ) from own_error(error)
     except ValueError as error:  # a file that is closed
         pass_interruption(error)
-        raise InvalidArgumentError(f"the file cannot be read: {error}") from None
+        raise InvalidArgumentError(f"the file cannot be read: {error}") from own_error(error)
 
 
 def _is_file(source: object) -> TypeGuard[BinaryIO]:

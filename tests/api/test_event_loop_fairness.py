@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
+import sys
 from collections.abc import Callable
 from itertools import pairwise
+from traceback import walk_stack
+from types import BuiltinFunctionType, FrameType
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from jitree.api import event_loop_fairness
 from jitree.dispatch import context, invocation
 from jitree.dispatch.plain import handlers
 from jitree.errors import CancelledError, FailedPreconditionError
+from jitree.hal.fence import settling
 from jitree.regs import machine
 from jitree.regs.layout import PROMPT, STATE_WORDS
 from tests.api.exact import X, same
@@ -274,3 +278,50 @@ def test_what_a_handler_raises_at_the_end_of_a_round_keeps_no_call(
 
     asyncio.run(run())
     assert [type(context["exception"]) for context in heard] == [TimeoutError]
+
+
+@pytest.mark.parametrize("place", range(1, 40))
+def test_a_handler_raises_anywhere_in_the_end_of_a_round(clock: Clock, place: int) -> None:
+    """Also before its first line, and where the loop is told of a call that may begin."""
+
+    class Late(Exception):
+        pass
+
+    left = place
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal left
+        callers = (caller.f_code.co_name for caller, _ in walk_stack(frame))
+        if event in ("call", "c_return") and any(name in ("_end_round", "wake") for name in callers):
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                raise Late
+
+    async def run() -> tuple[int, float]:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        sys.setprofile(look)
+        try:
+            return await asyncio.wait_for(begin_all(clock, [0.01] * 4), TIMEOUT)
+        finally:
+            sys.setprofile(None)
+
+    asyncio.run(run())
+
+
+def test_a_handler_raises_as_an_awaited_fence_is_reached() -> None:
+    """No function of Python, at whose beginning that could be, tells the loop's future of it."""
+
+    async def told(failure: BaseException | None, is_cancelled: bool) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        if is_cancelled:
+            future.cancel()
+        tell, *arguments = settling(future, 3, failure)
+        assert isinstance(tell, BuiltinFunctionType)
+        tell(*arguments)
+        return future
+
+    failure = CancelledError("mine")
+    assert asyncio.run(told(None, False)).result() == 3
+    assert asyncio.run(told(failure, False)).exception() is failure
+    assert asyncio.run(told(None, True)).cancelled()

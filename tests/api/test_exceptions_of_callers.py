@@ -105,7 +105,11 @@ def through_a_tap_of_what_is_submitted(session: Session, fail: Raise) -> None:
         np.asarray(session["asynchronous.add"].submit(N, N))
 
 
-WAYS = [through_a_module, through_a_tap, through_a_tap_of_what_is_submitted]
+def through_a_file(session: Session, fail: Raise) -> None:
+    session.load(type("File", (), {"read": fail})())
+
+
+WAYS = [through_a_module, through_a_tap, through_a_tap_of_what_is_submitted, through_a_file]
 
 
 def outcome(way: Callable[[], None]) -> BaseException | None:
@@ -118,12 +122,13 @@ def outcome(way: Callable[[], None]) -> BaseException | None:
 
 def stands_for_it(way: str, raised: type[BaseException]) -> type[StatusError] | None:
     """The status whose cause it is."""
-    if way == "through_a_module" and raised is RecursionError:
+    if (way, raised) in (("through_a_module", RecursionError), ("through_a_file", MemoryError)):
         return ResourceExhaustedError
     refusals: dict[str, tuple[type[BaseException], ...]] = {
         "__dlpack__": (RuntimeError,),
         "__dlpack_device__": (RuntimeError, ValueError),
         "__array__ in a list": (ValueError,),
+        "through_a_file": (ValueError,),
     }
     is_refusal = issubclass(raised, refusals.get(way, ())) and raised is not RecursionError
     return InvalidArgumentError if is_refusal else None

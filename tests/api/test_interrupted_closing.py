@@ -8,9 +8,11 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jitree import Session
@@ -19,6 +21,7 @@ from jitree.base.finalizers import Finalized, has_guard
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.workers import WorkerPool
+from tests.api.programs import ASYNCHRONOUS
 from tests.base.interruption import Interruption, interruptions
 
 
@@ -255,3 +258,40 @@ def test_what_starts_processes_is_started_once(monkeypatch: pytest.MonkeyPatch) 
     starter.end()
     starter.start()
     assert len(made) == 1, "one that has ended starts nothing"
+
+
+def _profile(session: Session, handles: list[Any]) -> None:
+    with session.profile():
+        pass
+
+
+def _tap(session: Session, handles: list[Any]) -> None:
+    with session.tap():
+        pass
+
+
+def _replace(session: Session, handles: list[Any]) -> None:
+    handles.append(session.replace("add_*", lambda lhs, rhs, out: np.subtract(lhs, rhs, out=out)))
+    handles[0].undo()
+
+
+@pytest.mark.parametrize(("look", "spread"), [(_profile, 16), (_tap, 0), (_replace, 24)])
+def test_an_interrupt_leaves_nothing_that_looks(
+    look: Callable[[Session, list[Any]], None], spread: int
+) -> None:
+    """Ended again, or forgotten, it ends, whatever was done of its beginning or its end."""
+    numbers = np.arange(64, dtype=np.float32)
+    with Session("local-sync") as session:
+        session.load(ASYNCHRONOUS)
+        add = session["asynchronous.add"]
+        for _ in range(2):
+            look(session, [])
+        for interruption in interruptions(spread):
+            handles: list[Any] = []
+            interruption.during(partial(look, session, handles))
+            for handle in handles:
+                handle.undo()
+            device = session.device
+            left = [device.readers, session.context.table.readers, add.readers, device.profiler.mode]
+            assert not any(left) and not session.is_looked_at, f"interrupted at place {interruption.place}"
+            assert np.array_equal(add(numbers, numbers), 2 * numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -12,6 +13,7 @@ import pytest
 
 from jitree.base import private_files
 from jitree.errors import InvalidArgumentError, UnavailableError
+from tests.base.interruption import interruptions
 
 
 @pytest.fixture
@@ -265,3 +267,18 @@ def test_what_comes_there_meanwhile_is_said(tmp_path: Path) -> None:
     ):
         path.mkdir()
     assert os.listdir(tmp_path) == ["x"]
+
+
+def test_an_interrupt_leaves_no_descriptor(folder: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    def use() -> None:
+        private_files.write(str(folder), "name", b"content")
+        assert private_files.read(str(folder), "name") == b"content"
+        with private_files.opened(str(folder)) as directory:
+            os.close(private_files.lockable(directory, "lock"))
+
+    for interruption in interruptions(0):
+        with contextlib.suppress(AssertionError):  # a file that is not there is read as none
+            interruption.during(use)
+        assert len(os.listdir("/proc/self/fd")) == before, f"interrupted at place {interruption.place}"

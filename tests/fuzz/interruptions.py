@@ -14,12 +14,14 @@ import asyncio
 import gc
 import os
 import random
+import re
 import signal
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from traceback import walk_stack
 from types import FrameType
@@ -191,10 +193,14 @@ def left(session: Session) -> int:
     return session.context.table.live_count
 
 
-def resources() -> tuple[int, int]:
-    """Threads and descriptors."""
+def resources() -> tuple[int, Counter[str]]:
+    """Count the threads, and what each descriptor is open on."""
     gc.collect()
-    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+    open_on = Counter[str]()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the list itself
+            open_on[re.sub(r"\d+", "N", os.readlink(f"/proc/self/fd/{number}"))] += 1
+    return threading.active_count(), open_on
 
 
 def check(number: int, rounds: int) -> Result:
@@ -231,8 +237,9 @@ def check(number: int, rounds: int) -> Result:
             found.append(f"case {number}: {left(session)} handles, {handles} before")
     counts["alarms"] = alarms.came
     del session
-    if resources() > before or resources()[1] != before[1]:
-        found.append(f"case {number}: threads and descriptors {resources()}, {before} before")
+    after = resources()
+    if after[0] > before[0] or after[1] != before[1]:
+        found.append(f"case {number}: threads and descriptors {after}, {before} before")
     return found, counts
 
 

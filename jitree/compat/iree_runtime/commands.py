@@ -21,6 +21,7 @@ from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusE
 from jitree.hal.buffer import Buffer
 from jitree.hal.command_buffer import CommandBuffer, CommandBufferMode, CommandCategory
 from jitree.hal.enums import WHOLE_BUFFER
+from jitree.hal.fence import settling
 from jitree.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -129,17 +130,9 @@ class HalDeviceLoopBridge:
             raise RuntimeError("the bridge has been stopped")
         future: asyncio.Future[Any] = self._loop.create_future()
 
-        def settle(failure: StatusError | None) -> None:
-            if future.done():
-                return
-            if failure is None:
-                future.set_result(value)
-            else:
-                future.set_exception(failure)
-
         def reached(failure: StatusError | None) -> None:
             if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(settle, failure)
+                self._loop.call_soon_threadsafe(*settling(future, value, failure))
 
         semaphore.raw.on_reached(payload, reached)
         return future

@@ -87,7 +87,8 @@ class EventLog(Timings):
             time.sleep(_PAUSE)
         log.events = LoggedEvent(0)
         self.lost = max(0, atomic_load(log.next) - CAPACITY)
-        self._found = self._written()
+        if self._block is not None:  # else an interrupt came before there was one
+            self._found = self._written()
         self._block = None
 
     def after_fork(self) -> None:
