@@ -13,11 +13,18 @@ from functools import partialmethod
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from jitree.base.finalizers import guard
 from jitree.debug.debugger import Debugger, FrontEnd, Stopped, describe_dispatch
 from jitree.debug.frames import assign, evaluate
 from jitree.debug.shell import source_of
 from jitree.debug.stepper import CONTINUE, FINISH, NEXT, QUIT, STEP, Way
-from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, UnavailableError
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    StatusError,
+    UnavailableError,
+    pass_interruption,
+)
 
 if TYPE_CHECKING:
     from io import RawIOBase
@@ -45,7 +52,7 @@ class Adapter(FrontEnd):
         """``read`` has no buffer: a thread may wait in it when the process ends."""
         self._thread = threading.Thread(target=self._serve, name="debug adapter", daemon=True)
         self._read, self._write = read, write
-        self._writing = threading.Lock()
+        self._writing = guard()
         self._sequence = 0
         self._launches: SimpleQueue[Body | None] = SimpleQueue()
         self._configured = threading.Event()
@@ -121,7 +128,8 @@ class Adapter(FrontEnd):
             try:
                 self._write.write(b"Content-Length: %d\r\n\r\n" % len(data) + data)
                 self._write.flush()
-            except (OSError, ValueError):  # the editor has gone; the reader notices too
+            except (OSError, ValueError) as error:  # the editor has gone; the reader notices too
+                pass_interruption(error)
                 self._has_left = True
 
     def _message(self) -> Body | None:
@@ -140,6 +148,7 @@ class Adapter(FrontEnd):
         try:
             found = json.loads(data)
         except ValueError as error:
+            pass_interruption(error)
             raise UnavailableError(f"a message of the editor is no JSON: {error}") from None
         if not isinstance(found, dict):
             raise UnavailableError("a message of the editor is no object")
@@ -169,6 +178,7 @@ class Adapter(FrontEnd):
         except StatusError as error:
             response |= {"success": False, "message": error.message}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            pass_interruption(error)
             response |= {"success": False, "message": f"the arguments of '{name}' are no such: {error!r}"}
         self._send(response)
         after()

@@ -197,8 +197,8 @@ def settling(future: asyncio.Future[Any], result: object, failure: BaseException
 
     It does nothing if that is cancelled. In Python an interrupt could come before, and whoever awaits it
     would wait for ever."""
-    told = methodcaller("set_result", result) if failure is None else methodcaller("set_exception", failure)
-    return next, map(told, filterfalse(methodcaller("done"), (future,))), None
+    called = ("set_result", result) if failure is None else ("set_exception", failure)
+    return next, map(methodcaller(*called), filterfalse(methodcaller("done"), (future,))), None
 
 
 COMES_AFTER: Final[ContextVar[Fence | None]] = ContextVar("comes_after", default=None)

@@ -275,7 +275,7 @@ def _replace(session: Session, handles: list[Any]) -> None:
     handles[0].undo()
 
 
-@pytest.mark.parametrize(("look", "spread"), [(_profile, 16), (_tap, 0), (_replace, 24)])
+@pytest.mark.parametrize(("look", "spread"), [(_profile, 16), (_tap, 24), (_replace, 24)])
 def test_an_interrupt_leaves_nothing_that_looks(
     look: Callable[[Session, list[Any]], None], spread: int
 ) -> None:
