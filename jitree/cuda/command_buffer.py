@@ -63,6 +63,8 @@ class CudaCommandBuffer(ListCommandBuffer):
         self._retained: list[object] = []
         """What the device may still use when nothing else keeps it: foreign memory, executables."""
         self._plan: LaunchPlan | None = None
+        self._generation = 0
+        """Of kernels (``CudaContext.generation``), when the plan was made."""
         self._runner: PlanRunner | None = None
         self.data = 0
         """The address of its update bytes on the device, once it has a plan."""
@@ -137,7 +139,9 @@ class CudaCommandBuffer(ListCommandBuffer):
 
     def made_plan(self) -> LaunchPlan:
         """The plan, made when it is first needed. The stream's lock is held."""
-        return self._plan or self._make_plan()
+        if self._plan is None or self._generation != self._stream.context.generation:
+            self._make_plan()
+        return self.plan
 
     def keep_recorded(self, owner: object) -> None:
         """See :meth:`ListCommandBuffer.keep_recorded`."""
@@ -147,20 +151,21 @@ class CudaCommandBuffer(ListCommandBuffer):
             self._kept.add(id(owner))
         super().keep_recorded(owner)
 
-    def _make_plan(self) -> LaunchPlan:
+    def _make_plan(self) -> None:
         stream = self._stream
         stream.context.enter()
         commands = self.commands
         commands.address()  # ends recording
         sizes = FixedSizes(commands) if self.modes & _ONE_SHOT else BoundSizes(commands)
         plan = make_plan(commands, stream.kernels, sizes)
-        if commands.data:
-            self.data, keeper = stream.stage(bytes(commands.data))
-            self._retained.append(keeper)
-        self._retained.extend(commands.tables)
+        if self._plan is None:
+            if commands.data:
+                self.data, keeper = stream.stage(bytes(commands.data))
+                self._retained.append(keeper)
+            self._retained.extend(commands.tables)
         stream.sizes.note(plan)
-        self._plan = plan
-        return plan
+        self._plan, self._generation = plan, stream.context.generation
+        self._runner = None
 
     def _block(self, plan: LaunchPlan, ranges: tuple[Slot, ...]) -> Submission:
         """What a submission varies; without a key where there is only one."""

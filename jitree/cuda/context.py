@@ -47,6 +47,8 @@ class CudaContext:
         self.handle: Handle = self._owned.handle
         self._lock = guard()
         self._discarded = Discarded()
+        self.generation = 0
+        """Counts changes of kernels that plans name: older plans are made anew."""
         self._peers: set[int] = {ordinal}
 
     def enter(self) -> None:

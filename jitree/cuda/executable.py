@@ -6,7 +6,7 @@ import re
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import ref
 
 from jitree import errors
@@ -56,7 +56,7 @@ class CudaExecutableLoader(ExecutableLoader):
                     f"the executable has {len(description.exports)} kernels, but {len(layouts)} pipeline "
                     "layouts were given"
                 )
-            images = [_Image(self._context, image) for image in description.images]
+            images = [LoadedImage(self._context, image) for image in description.images]
             kernels = [
                 CudaKernel(images[export.module], export, layouts[index] if layouts else None)
                 for index, export in enumerate(description.exports)
@@ -64,7 +64,7 @@ class CudaExecutableLoader(ExecutableLoader):
             return CudaExecutable(self._context, kernels, description.source_files)
 
 
-class _Image:
+class LoadedImage:
     """The modules that the driver made of one image; unloaded when nothing refers to them any more."""
 
     def __init__(self, context: CudaContext, image: bytes) -> None:
@@ -107,7 +107,7 @@ class CudaKernel:
 
     __slots__ = ("binding_count", "block", "constant_count", "export", "function", "image", "shared_memory")
 
-    def __init__(self, image: _Image, export: ExportDescription, layout: PipelineLayout | None) -> None:
+    def __init__(self, image: LoadedImage, export: ExportDescription, layout: PipelineLayout | None) -> None:
         self.image = image
         self.export = export
         self.block = export.block
@@ -123,7 +123,7 @@ class CudaKernel:
             except errors.NotFoundError as error:
                 raise errors.InvalidArgumentError(error.message) from error
             self._check_parameters()
-            self._check_limits()
+            check_limits(image.context, self.function, self.block, self.shared_memory)
 
     def _check_parameters(self) -> None:
         """The driver reads as many parameters as the kernel declares: fewer would be read from elsewhere."""
@@ -148,35 +148,32 @@ class CudaKernel:
                 f"{self.binding_count} and {self.constant_count} are stated"
             )
 
-    def _check_limits(self) -> None:
-        context = self.image.context
-        api = context.api
-        attributes = api.driver.CUfunction_attribute
-        threads = api.call(
-            "cuFuncGetAttribute", attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, self.function
+
+def check_limits(
+    context: CudaContext, function: Any, block: tuple[int, int, int], shared_memory: int
+) -> None:
+    """Refuses blocks that a function cannot run, and allows it their shared memory. INVALID_ARGUMENT for too
+    many threads, RESOURCE_EXHAUSTED for more memory than the device has."""
+    api = context.api
+    attributes = api.driver.CUfunction_attribute
+    threads = api.call("cuFuncGetAttribute", attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function)
+    x, y, z = block
+    if x * y * z > threads:
+        raise errors.InvalidArgumentError(
+            f"its blocks have {x * y * z} threads, but it can run {threads} at most"
         )
-        x, y, z = self.block
-        if x * y * z > threads:
-            raise errors.InvalidArgumentError(
-                f"its blocks have {x * y * z} threads, but it can run {threads} at most"
-            )
-        if not self.shared_memory:
-            return
-        try:
-            api.call(
-                "cuFuncSetAttribute",
-                self.function,
-                attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                self.shared_memory,
-            )
-        except errors.StatusError as error:
-            if api.lost is not None:
-                raise
-            raise errors.ResourceExhaustedError(
-                f"it needs {self.shared_memory} bytes of shared memory for a block, more than "
-                f"{context.info.name} "
-                f"has: {error.message}"
-            ) from error
+    if not shared_memory:
+        return
+    try:
+        attribute = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        api.call("cuFuncSetAttribute", function, attribute, shared_memory)
+    except errors.StatusError as error:
+        if api.lost is not None:
+            raise
+        raise errors.ResourceExhaustedError(
+            f"it needs {shared_memory} bytes of shared memory for a block, more than {context.info.name} "
+            f"has: {error.message}"
+        ) from error
 
 
 def _parameter_count(context: CudaContext, function: Any) -> int | None:
@@ -199,6 +196,31 @@ def describe(export: ExportDescription) -> str:
     return f"'{export.name}'" + ("" if export.location is None else f" ({export.location})")
 
 
+class OwnParameter(NamedTuple):
+    """Names what a dispatch says: the address of a binding, or a constant. ``dispatch``: of a run."""
+
+    dispatch: int
+    number: int
+    is_constant: bool = False
+
+
+class OwnKernel(NamedTuple):
+    """Describes a kernel of the user that is launched in the place of dispatches."""
+
+    name: str
+    function: Any
+    block: tuple[int, int, int]
+    shared_memory: int
+    grid: tuple[int, int, int] | None
+    """None: the dispatch's."""
+    parameters: tuple[OwnParameter | int, ...]
+    waits: bool
+    run: tuple[int, ...]
+    """Addresses of the KernelEntry records of the dispatches that it is for, which follow each other."""
+    kept: object
+    """What its code is of."""
+
+
 class CudaFunctionTable:
     """Tables KernelEntry records of the kernels, as command lists take them.
 
@@ -208,11 +230,13 @@ class CudaFunctionTable:
 
     __slots__ = (
         "__weakref__", "_blocks", "_entries", "_first_entry", "_name_rows", "_text", "kernels", "name",
-        "names", "owner",
+        "names", "own_kernels", "owner",
     )  # fmt: skip
 
     def __init__(self, kernels: Sequence[CudaKernel]) -> None:
         self.kernels = tuple(kernels)
+        self.own_kernels: dict[int, OwnKernel] = {}
+        """Those of the user, by ordinal. Plans have them: who changes this has the device forget plans."""
         self.owner: Callable[[], CudaExecutable | None] = _none
         """Gives the executable, as long as it is there."""
         self.name = kernels[0].export.name if kernels else "empty"
@@ -250,6 +274,10 @@ class CudaFunctionTable:
     def kernel_at(self, entry: int) -> CudaKernel:
         """The kernel of an KernelEntry record's address."""
         return self.kernels[(entry - self._first_entry) // size_of(KernelEntry)]
+
+    def own_kernel_at(self, entry: int) -> OwnKernel | None:
+        """What the user has put in the place of a kernel."""
+        return self.own_kernels.get((entry - self._first_entry) // size_of(KernelEntry))
 
 
 _SYMBOLS: Final = 1

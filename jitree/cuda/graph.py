@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from jitree.cuda.plan import GRID_WORDS, Launch, LaunchPlan, PlanSegment, Submission
+from jitree.cuda.plan import GRID_WORDS, Launch, LaunchPlan, PlanSegment, Submission, Word
 
 if TYPE_CHECKING:
     from jitree.cuda.api import Handle
@@ -53,7 +53,7 @@ class LaunchParameters:
     """Holds parameters of a plan's launches. The driver reads them there: a copy of the block, and pointers
     into it."""
 
-    __slots__ = ("_pointers", "_words", "first_pointer", "first_word", "words")
+    __slots__ = ("_own", "_pointers", "_words", "first_pointer", "first_word", "words")
 
     def __init__(self, block: array[int]) -> None:
         self._words = block[:]
@@ -62,10 +62,27 @@ class LaunchParameters:
         first = self.first_word = self._words.buffer_info()[0]
         self._pointers = array("q", range(first, first + 8 * len(block), 8))
         self.first_pointer: int = self._pointers.buffer_info()[0]
+        self._own: dict[int, tuple[array[int], array[int]]] = {}
+        """Pointers and numbers of launches with parameters of their own, by their first word."""
 
     def pointers(self, launch: Launch) -> int:
         """Address of the pointers to a launch's parameters."""
-        return self.first_pointer + 8 * launch.first
+        if launch.own is None:
+            return self.first_pointer + 8 * launch.first
+        if launch.first not in self._own:
+            self._own[launch.first] = self._of_own(launch.first, launch.own.parameters)
+        return self._own[launch.first][0].buffer_info()[0]
+
+    def _of_own(self, first: int, parameters: Sequence[Word | int]) -> tuple[array[int], array[int]]:
+        """Words of the block, and numbers that stay."""
+        numbers = array("q", [0 if isinstance(each, Word) else each for each in parameters])
+        place, pointers = numbers.buffer_info()[0], array("q")
+        for index, each in enumerate(parameters):
+            if isinstance(each, Word):
+                pointers.append(self.first_word + 8 * (first + each.number))
+            else:
+                pointers.append(place + 8 * index)
+        return pointers, numbers
 
 
 class Graph:
@@ -113,7 +130,8 @@ class Graph:
             if words[first:last] == new[first:last]:
                 continue
             words[first:last] = new[first:last]
-            self._structures[index * _PARAMETER_WORDS + _GRID_WORD] = new[grid]  # z is the list's
+            if not launch.has_own_grid:
+                self._structures[index * _PARAMETER_WORDS + _GRID_WORD] = new[grid]  # z is the list's
             (result,) = set_parameters(self._executable, node, structure)
             if result:
                 raise self._api.failure("cuGraphExecKernelNodeSetParams", result)
@@ -159,12 +177,14 @@ class Graph:
         start = index * _PARAMETER_WORDS
         self._structures[start : start + 6] = array("Q", (
             int(launch.function), x | y << 32, z | block_x << 32, block_y | block_z << 32,
-            launch.shared_memory, self._parameters.pointers(launch),
+            launch.shared_memory | launch.has_own_grid << 32, self._parameters.pointers(launch),
         ))  # fmt: skip
 
 
 def grid_of(launch: Launch, words: Sequence[int]) -> tuple[int, int, int]:
-    """The grid in a block's words."""
+    """The grid in a block's words, or its own."""
+    if launch.own is not None and launch.own.grid is not None:
+        return launch.own.grid
     first = launch.first + launch.parameter_count
     return words[first] & 0xFFFFFFFF, words[first] >> 32, words[first + 1]
 
@@ -286,8 +306,10 @@ def _launch_records(stream: Handle, launches: tuple[Launch, ...], parameters: La
     for number, launch in enumerate(launches):
         block_x, block_y, block_z = launch.block
         waits = launch.waits and number > 0  # what comes before the first one need not be a kernel
+        x, y, z = launch.grid if launch.has_own_grid else (0, 0, 0)
         records.extend((
-            0, block_x << 32, block_y | block_z << 32, launch.shared_memory, int(stream),
+            x | y << 32, z | block_x << 32, block_y | block_z << 32,
+            launch.shared_memory | launch.has_own_grid << 32, int(stream),
             _EARLY.buffer_info()[0], int(waits), int(launch.function), parameters.pointers(launch),
         ))  # fmt: skip
     return records

@@ -14,7 +14,7 @@ program, one graph for all its lists. Until Python has made it, the lists are la
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import call_int, lesser, load64, quotient, store32, store64
+from jitree.codegen.primitives import call_int, lesser, load32, load64, quotient, store32, store64
 from jitree.codegen.record import atomic_replace, atomic_store, layout_of, place_of, size_of
 from jitree.cuda.stream_record import (
     BUCKETS,
@@ -24,6 +24,7 @@ from jitree.cuda.stream_record import (
     ChainRecord,
     InstanceRecord,
     KernelNode,
+    LaunchGrid,
     LaunchRecord,
     ProgramRecord,
     ProgramTableRecord,
@@ -37,6 +38,7 @@ INSTANCE_SIZE = size_of(InstanceRecord)
 NODE_SIZE = size_of(KernelNode)
 _NODE_GRID = layout_of(KernelNode)["grid"]
 _GRID = layout_of(LaunchRecord)["grid"]
+_FIXED = layout_of(LaunchGrid)["is_fixed"]
 _MASK = 0xFFFFFFFF
 _PRIME = 0x01000193
 _FEW_PART = 4
@@ -125,9 +127,15 @@ def take_words(program: ProgramRecord, instance: InstanceRecord, words: int, num
         store64(last + place, load64(words + place))
         place += 8
     structure = instance.structures + NODE_SIZE * number
-    store64(structure + _NODE_GRID, load64(last + end - 16))
-    store32(structure + _NODE_GRID + 8, load64(last + end - 8))
+    set_grid(structure + _NODE_GRID, last + end - 16)
     return last + end - 16
+
+
+def set_grid(size: int, words: int) -> None:
+    """Sets a LaunchGrid to what a list says, unless it is fixed."""
+    if load32(size + _FIXED) == 0:
+        store64(size, load64(words))
+        store32(size + 8, load64(words + 8))
 
 
 def change(stream: StreamRecord, program: ProgramRecord, instance: InstanceRecord, words: int) -> bool:
@@ -159,8 +167,7 @@ def launch_singly(stream: StreamRecord, program: ProgramRecord, words: int) -> b
             store64(chain.words + place, load64(words + place))
             place += 8
         if not is_empty(words + end - 16):
-            store64(place_of(launch) + _GRID, load64(words + end - 16))
-            store32(place_of(launch) + _GRID + 8, load64(words + end - 8))
+            set_grid(place_of(launch) + _GRID, words + end - 16)
             if call_int(stream.launch_kernel, place_of(launch), launch.function, launch.parameters, 0) != 0:
                 stream.failed = entered * (stream.tick + 1)
                 return False

@@ -19,7 +19,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from jitree.base.weak_sets import SharedWeakSet
-from jitree.cuda.executable import CudaFunctionTable, CudaKernel
+from jitree.cuda.executable import CudaFunctionTable, CudaKernel, OwnKernel, OwnParameter
 from jitree.cuda.kernels import THREADS
 from jitree.errors import OutOfRangeError
 from jitree.hal import command_layout
@@ -47,8 +47,12 @@ class CudaCommandList(CommandList):
     __slots__ = ()
 
     def kernel(self, row: tuple[int, ...]) -> CudaKernel:
-        """What a dispatch row launches."""
+        """What a dispatch row launches as it was compiled."""
         return cast(CudaFunctionTable, self.kept[row[13]]).kernel_at(row[8])
+
+    def own_kernel(self, row: tuple[int, ...]) -> OwnKernel | None:
+        """What the user has put in its place."""
+        return cast(CudaFunctionTable, self.kept[row[13]]).own_kernel_at(row[8])
 
     @property
     def tables(self) -> set[CudaFunctionTable]:
@@ -101,6 +105,22 @@ class FixedSizes(BoundSizes):
         return 0 if row[4] else super().of(row)
 
 
+class Word(NamedTuple):
+    """Is a parameter that a submission says: a word of its launch."""
+
+    number: int
+
+
+class OwnLaunch(NamedTuple):
+    """Says what differs where the user's kernel is launched."""
+
+    parameters: tuple[Word | int, ...]
+    """Words of the launch, and numbers."""
+    grid: tuple[int, int, int] | None
+    """None: the list's."""
+    kernel: OwnKernel
+
+
 class Launch(NamedTuple):
     """Describes a kernel launch. Its parameters are ``parameter_count`` words of the block from ``first`` on,
     before those of its grid."""
@@ -117,6 +137,12 @@ class Launch(NamedTuple):
     name: str
     bytes: int
     """Bytes of the memory that a dispatch is bound to; 0 where that is not known."""
+    own: OwnLaunch | None = None
+
+    @property
+    def has_own_grid(self) -> bool:
+        """Whether ``grid`` is not what lists say."""
+        return self.own is not None and self.own.grid is not None
 
 
 class PlanSegment(NamedTuple):
@@ -182,15 +208,19 @@ class _PlanBuilder:
         self._groups: list[tuple[int, ...]] = []
         self._group: list[int] = []
         self._collectives: list[tuple[int, int]] = []
+        self._run: list[tuple[int, ...]] = []
+        """Rows of a run that one kernel of the user does, until its last one."""
 
     def build(self) -> LaunchPlan:
-        for row in self._commands.decoded_rows():
-            self._add(row)
+        rows = list(self._commands.decoded_rows())
+        for number, row in enumerate(rows):
+            self._add(row, rows[number:])
         self._end_segment()
         self._end_collectives()
         return LaunchPlan(tuple(self.launches), tuple(self.steps), self._words)
 
-    def _add(self, row: tuple[int, ...]) -> None:
+    def _add(self, row: tuple[int, ...], following: Sequence[tuple[int, ...]]) -> None:
+        """``following``: the rows from this one on."""
         kind, operand = row[0], row[1]
         if kind == command_layout.KIND_BARRIER:
             self._end_group()
@@ -202,6 +232,9 @@ class _PlanBuilder:
         elif kind == command_layout.KIND_UPDATE:
             self._transfer(self._kernels.copy_function, "update")
         elif kind == command_layout.KIND_DISPATCH:
+            self._begin_run(row, following)
+            if self._run and row is not self._run[-1]:
+                return
             grid = self._grid(row)
             launch = self._dispatch(row, grid)
             if 0 not in grid:  # nothing to do, which the driver would refuse
@@ -223,10 +256,23 @@ class _PlanBuilder:
 
     def _dispatch(self, row: tuple[int, ...], grid: tuple[int, int, int]) -> int:
         kernel, count = self._commands.kernel(row), row[2] + row[4]
+        own, rows = self._commands.own_kernel(row), self._run or [row]
+        self._run = []
+        if own is not None and len(own.run) == len(rows):
+            return self._launch(_own_launch(own, rows, grid, self._words, sum(map(self._sizes.of, rows))))
         return self._launch(Launch(
             kernel.function, grid, kernel.block, kernel.shared_memory, self._words, count,
             kernel.image.waits, kernel.export.name, self._sizes.of(row),
         ))  # fmt: skip
+
+    def _begin_run(self, row: tuple[int, ...], following: Sequence[tuple[int, ...]]) -> None:
+        """Finds whether a run begins with a dispatch: those that follow are the other ones."""
+        own = None if self._run else self._commands.own_kernel(row)
+        if own is None or len(own.run) == 1:
+            return
+        rows = [each for each in following if each[0] != command_layout.KIND_BARRIER][: len(own.run)]
+        if tuple(each[8] for each in rows if each[0] == command_layout.KIND_DISPATCH) == own.run:
+            self._run = rows
 
     def _launch(self, launch: Launch) -> int:
         """The number of a launch, which has the next words."""
@@ -249,6 +295,28 @@ class _PlanBuilder:
         if self._collectives:
             self.steps.append(CollectiveStep(tuple(self._collectives)))
             self._collectives = []
+
+
+def _own_launch(
+    own: OwnKernel, rows: Sequence[tuple[int, ...]], grid: tuple[int, int, int], first: int, size: int
+) -> Launch:
+    """Launches the user's kernel, with the words of all rows of its run."""
+    firsts, count = [], -GRID_WORDS
+    for row in rows:
+        firsts.append(count + GRID_WORDS)
+        count += row[2] + row[4] + GRID_WORDS
+
+    def parameter(wanted: OwnParameter | int) -> Word | int:
+        if isinstance(wanted, int):
+            return wanted
+        begin = rows[wanted.dispatch][2] if wanted.is_constant else 0
+        return Word(firsts[wanted.dispatch] + begin + wanted.number)
+
+    launch = OwnLaunch(tuple(map(parameter, own.parameters)), own.grid, own)
+    return Launch(
+        own.function, own.grid or grid, own.block, own.shared_memory, first, count, own.waits, own.name,
+        size, launch,
+    )  # fmt: skip
 
 
 class _ShapeBuilder(_PlanBuilder):

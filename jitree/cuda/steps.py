@@ -62,6 +62,7 @@ def run_indirect(stream: Stream, plan: LaunchPlan, step: IndirectDispatch, block
     if 0 in grid:
         return
     launch = plan.launches[step.launch]
+    grid = launch.grid if launch.has_own_grid else grid
     parameters = LaunchParameters(block.words)
     stream.api.launch_kernel(
         launch.function, grid, launch.block, launch.shared_memory, stream.handle, parameters.pointers(launch)
@@ -150,6 +151,7 @@ def run_profiled(
             launch = plan.launches[step.launch]
             grid = read_counts(stream, block.addresses[step.counts])
             if 0 not in grid:
+                grid = launch.grid if launch.has_own_grid else grid
                 timer.launch(launch, grid, parameters.pointers(launch))
         else:
             run_collective_step(stream, collectives, step, block)

@@ -92,7 +92,7 @@ class LaunchGrid(MemoryRecord):
     block_y: u32
     block_z: u32
     shared_memory: u32
-    padding: u32
+    is_fixed: u32  # the blocks are not a list's; padding, which the driver does not read
 
 
 class KernelNode(MemoryRecord):

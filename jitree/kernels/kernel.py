@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Given = str | Sequence[str]
+    Blocks = int | Sequence[int] | None
     Types = Mapping[int, Given] | Sequence[Given] | None
 
 GRID: Final = "grid"
@@ -90,7 +91,18 @@ class BoundTensor(NamedTuple):
 class Kernel:
     """Runs in place of a dispatch (:meth:`jitree.Session.replace`)."""
 
-    def __init__(self, function: Any, types: Types = None, by: str = GRID) -> None:
+    def __init__(
+        self,
+        function: Any,
+        types: Types = None,
+        by: str = GRID,
+        *,
+        grid: Blocks = None,
+        block: Blocks = None,
+        shared_memory: int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        entry: str = "",
+    ) -> None:
         """``function``: a Python or numpy function, a Numba function (``numba.njit``), or a C function
         (ctypes, ``numba.cfunc``) ``i32 (environment, dispatch, workgroup)`` as IREE's executables have them.
         ``types``: of bindings, by number or in order, such as ``"4x71xf32"``, with ``?`` for one length and
@@ -98,17 +110,30 @@ class Kernel:
         name says, if the bindings have as many bytes. ``by``: ``"grid"`` calls it once for a dispatch,
         ``"workgroup"`` for each workgroup, on several threads.
 
+        On a GPU ``function`` is PTX or CUDA C++, or a kernel of CuPy (RawKernel), Triton or numba-cuda, and
+        is launched with ``grid`` blocks of ``block`` threads and ``shared_memory`` bytes for each; None: as
+        the dispatch says, or Triton. ``arguments``: all others of a Triton kernel, with ``num_warps`` and
+        ``num_stages``. ``entry``: the name of one of several kernels of a text.
+
         INVALID_ARGUMENT for anything else."""
-        if not callable(function):
+        if not callable(function) and not isinstance(function, str):
             raise InvalidArgumentError(f"kernel: expected a function but got {shown(function)}")
         if by not in (GRID, WORKGROUP):
             raise InvalidArgumentError(f"by: expected '{GRID}' or '{WORKGROUP}' but got {shown(by)}")
         self.function = function
         self.by = by
         self.types = _types(types)
+        self.grid, self.block = _blocks("grid", grid), _blocks("block", block)
+        if shared_memory is not None and (type(shared_memory) is not int or not 0 <= shared_memory < 1 << 31):
+            raise InvalidArgumentError(f"shared_memory: expected bytes but got {shown(shared_memory)}")
+        self.shared_memory = shared_memory
+        self.arguments = dict(arguments or {})
+        self.entry = entry
 
     @property
     def name(self) -> str:
+        if isinstance(self.function, str):
+            return self.entry or "of a text"
         return getattr(self.function, "__name__", None) or shown(self.function)
 
     @property
@@ -168,6 +193,17 @@ class Kernel:
             f"kernel {self.name}{signature} is to take {tensors} arrays, one for each tensor, and perhaps "
             "a KernelCall"
         )
+
+
+def _blocks(what: str, given: Blocks) -> tuple[int, int, int] | None:
+    """Sizes along x, y and z; those that are not given are 1."""
+    if given is None:
+        return None
+    sizes = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    if not 1 <= len(sizes) <= 3 or not all(type(n) is int and 0 < n < 1 << 31 for n in sizes):
+        raise InvalidArgumentError(f"{what}: expected one to three positive numbers but got {shown(given)}")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
 
 
 def kernel(*, types: Types = None, by: str = GRID) -> Callable[[Any], Kernel]:

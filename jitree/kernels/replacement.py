@@ -17,7 +17,7 @@ from jitree.errors import (
 )
 from jitree.hal.executable import Executable, LocalExecutable
 from jitree.kernels.kernel import Kernel
-from jitree.kernels.local import Function, LocalKernel
+from jitree.kernels.local import LocalKernel
 from jitree.observe.taps import near
 from jitree.observe.tolerance import EXACT, Tolerance, tolerance
 from jitree.regs.memory import address_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.dispatch.context import Context
     from jitree.hal.device import Device
+    from jitree.kernels.cuda import CudaLaunches
 
 
 class Replacements:
@@ -36,7 +37,7 @@ class Replacements:
 
     def __init__(self, context: Context, devices: Sequence[Device]) -> None:
         self._context = context
-        self._devices = devices
+        self.devices = devices
         self.active: list[Replacement] = []
 
     def add(self, patterns: str | Sequence[str], kernel: Any, allowed: Tolerance | None) -> Replacement:
@@ -78,7 +79,7 @@ class Replacements:
         """Machine code looks at functions only while something runs."""
         if not self._context.invoker.closed:
             self._context.invoker.require_idle()
-        for device in self._devices:
+        for device in self.devices:
             device.finish_submitted()
 
     def require_own(self, executable: Executable, ordinal: int) -> None:
@@ -92,7 +93,7 @@ class Replacements:
 
     def functions(self) -> Iterator[tuple[Executable, int, str, str]]:
         """(executable, ordinal, ``module.name``, ``name``) of all dispatches that the modules have."""
-        for device in self._devices:
+        for device in self.devices:
             for executable in device.executables:
                 if not self._context.table.address_of(executable):
                     continue
@@ -125,10 +126,10 @@ class Replacement:
                 f"those of a run, but got {shown(patterns)}"
             )
         self.kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
-        self.replaced: set[Function] = set()
+        self.replaced: set[tuple[Executable, int]] = set()
         self._owner = owner
         self._allowed = allowed
-        self._kernels: list[LocalKernel] = []
+        self._kernels: list[LocalKernel | CudaLaunches] = []
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -143,7 +144,7 @@ class Replacement:
             for functions in self._meant():
                 self._replace(functions)
         except BaseException:
-            self._restore(self.replaced - before)
+            self._restore(self.replaced - before, self._kernels[begun:])
             self.replaced = before
             del self._kernels[begun:]
             raise
@@ -162,11 +163,16 @@ class Replacement:
 
     def restore(self) -> None:
         """Runs the originals again. The session's lock is held and nothing runs."""
-        self._restore(self.replaced)
+        self._restore(self.replaced, self._kernels)
 
-    def _restore(self, functions: Iterable[Function]) -> None:
+    def _restore(
+        self, functions: Iterable[tuple[Executable, int]], kernels: Iterable[LocalKernel | CudaLaunches]
+    ) -> None:
         for executable, ordinal in functions:
-            executable.restore_function(ordinal)
+            if isinstance(executable, LocalExecutable):
+                executable.restore_function(ordinal)
+        for kernel in kernels:
+            kernel.undo()
 
     def undo(self) -> None:
         """Runs the originals again; the second time it does nothing. It waits for calls in progress.
@@ -194,17 +200,33 @@ class Replacement:
         return [tuple(f[0] for f in found)] if all(found) and not self._kernels else []
 
     def _replace(self, functions: Sequence[tuple[Executable, int]]) -> None:
-        local: list[Function] = []
-        for executable, ordinal in functions:
-            if not isinstance(executable, LocalExecutable):
-                raise UnimplementedError(
-                    f"replace: {executable.function_name(ordinal)} runs on a device whose dispatches cannot "
-                    "be replaced; those of local-task and local-sync can"
+        for function in functions:
+            self._owner.require_own(*function)
+        self.replaced.update(functions)  # first: an interrupt of what follows leaves what undoes it
+        local = [(each, number) for each, number in functions if isinstance(each, LocalExecutable)]
+        if len(local) == len(functions):
+            if isinstance(self.kernel.function, str):
+                raise InvalidArgumentError(
+                    f"replace: a kernel that is a text runs on a GPU, not on the device of {local[0][0].name}"
                 )
-            self._owner.require_own(executable, ordinal)
-            local.append((executable, ordinal))
-        self.replaced.update(local)  # first: an interrupt of the next line leaves what undoes it
-        self._kernels.append(LocalKernel(self.kernel, local, self._allowed))
+            self._kernels.append(LocalKernel(self.kernel, local, self._allowed))
+        else:
+            launches = self._launches(functions)
+            self._kernels.append(launches)
+            launches.begin()
+
+    def _launches(self, functions: Sequence[tuple[Executable, int]]) -> CudaLaunches:
+        from jitree.cuda.executable import CudaExecutable
+        from jitree.kernels.cuda import CudaLaunches
+
+        own = [(each, number) for each, number in functions if isinstance(each, CudaExecutable)]
+        if len(own) < len(functions):
+            names = ", ".join(executable.function_name(ordinal) for executable, ordinal in functions)
+            raise UnimplementedError(
+                f"replace: {names} run on a device whose dispatches cannot be replaced; those of local-task, "
+                "local-sync and cuda can"
+            )
+        return CudaLaunches(self.kernel, own, self._allowed, self._owner.devices)
 
     def __enter__(self) -> Replacement:
         return self

@@ -24,7 +24,7 @@ _ZONE: Final = 4096
 _UNTOUCHED: Final = 0xA5
 
 
-class _Region:
+class CopiedRange:
     """Copies a range of memory, with zones around it."""
 
     def __init__(self, first: int, end: int) -> None:
@@ -49,33 +49,33 @@ class CopiedMemory:
     """Copies of ranges, which share what ranges share."""
 
     def __init__(self, extents: Sequence[Extent]) -> None:
-        self._regions: list[_Region] = []
+        self.regions: list[CopiedRange] = []
         ends: list[list[int]] = []
         for address, length in sorted(extents):
             if ends and address <= ends[-1][1]:
                 ends[-1][1] = max(ends[-1][1], address + length)
             else:
                 ends.append([address, address + length])
-        self._regions = [_Region(first, end) for first, end in ends]
+        self.regions = [CopiedRange(first, end) for first, end in ends]
         self.extents = [(self._moved(address), length) for address, length in extents]
         """The ranges in the copies."""
 
     def _moved(self, address: int) -> int:
-        (region,) = (each for each in self._regions if each.first <= address <= each.end)
+        (region,) = (each for each in self.regions if each.first <= address <= each.end)
         return region.address + address - region.first
 
     def keep_changes(self) -> None:
         """Notes what originals have changed, which no kernel is to change."""
-        for region in self._regions:
+        for region in self.regions:
             region.changed = region.data != region.original
 
     def require_near(self, what: str, parts: Sequence[CheckedDispatch], allowed: Tolerance) -> None:
         """Raises FAILED_PRECONDITION for stray stores and far results. The kernel has run on the copies, the
         originals on the memory itself. ``what``: who differs."""
-        stray = sum(region.stray() for region in self._regions)
+        stray = sum(region.stray() for region in self.regions)
         if stray:
             raise FailedPreconditionError(f"{what}: the kernel has written {stray} bytes outside of bindings")
-        for region in self._regions:
+        for region in self.regions:
             region.data[region.changed] = region.original[region.changed]
         moved = iter(self.extents)
         for part in parts:

@@ -1,0 +1,257 @@
+"""Launches kernels of the user in place of those of a GPU's executables.
+
+Plans and graphs name kernels, so they are forgotten whenever one is put in or undone. What is launched then
+is found as before: the user's kernel is a node of the graph like others.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jitree.base.events import DISPATCH, EventReader, listen, stop_listening
+from jitree.cuda.device import CudaDevice
+from jitree.cuda.executable import CudaExecutable, LoadedImage, OwnKernel, OwnParameter, check_limits
+from jitree.errors import FailedPreconditionError, UnimplementedError
+from jitree.kernels.cuda_code import KernelTarget, code_of
+from jitree.kernels.verification import CheckedDispatch, CopiedMemory
+from jitree.regs.memory import address_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jitree.cuda.api import Owned
+    from jitree.hal.device import Device
+    from jitree.hal.stepwise import DeviceStep, Extent
+    from jitree.kernels.kernel import Kernel
+    from jitree.kernels.verification import CopiedRange
+    from jitree.observe.tolerance import Tolerance
+
+_ZONE: Final = 4096
+"""Bytes around each copy on the device in which stray stores are seen."""
+_UNTOUCHED: Final = 0xA5
+_Copy = tuple["Owned", "npt.NDArray[np.uint8]", "CopiedRange"]
+"""Memory of the device, its bytes with the zones, and what it has a copy of."""
+
+
+class CudaLaunches:
+    """Launches a kernel in place of a function or a run."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        functions: Sequence[tuple[CudaExecutable, int]],
+        verify: Tolerance | None,
+        devices: Sequence[Device],
+    ) -> None:
+        """``verify``: as of :class:`jitree.kernels.local.LocalKernel`."""
+        self.functions = functions
+        self.names = [executable.function_name(ordinal) for executable, ordinal in functions]
+        self.name = " and ".join(self.names)
+        self._kernel = kernel
+        context = functions[0][0].context
+        self._devices = [d for d in devices if isinstance(d, CudaDevice) and d.context is context]
+        if any(executable.context is not context for executable, _ in functions):
+            raise UnimplementedError(f"replace: {self.name} run on several devices")
+        bindings = [executable.binding_count(ordinal) or 0 for executable, ordinal in functions]
+        constants = [executable.constant_count(ordinal) or 0 for executable, ordinal in functions]
+        self.tensors = kernel.tensors(self.names, bindings) if kernel.types or verify is not None else []
+        self.own = self._made(KernelTarget(context, self.names, bindings, constants, self.tensors))
+        self._verification = None if verify is None else Verification(self, verify)
+
+    def begin(self) -> None:
+        """Puts the kernel in, or has the first dispatch verified before."""
+        if self._verification is None:
+            self.install()
+        else:
+            for device in self._devices:
+                listen(device, self._verification)
+
+    def _made(self, target: KernelTarget) -> OwnKernel:
+        kernel, original = self._kernel, self.functions[-1][0].functions.kernels[self.functions[-1][1]]
+        code = code_of(kernel, target)
+        image = LoadedImage(target.context, code.text)
+        function = image.function(code.name)
+        block = kernel.block or code.block or original.block
+        shared = original.shared_memory if code.shared_memory is None else code.shared_memory
+        shared = shared if kernel.shared_memory is None else kernel.shared_memory
+        check_limits(target.context, function, block, shared)
+        entries = tuple(executable.functions.entry_point(ordinal) for executable, ordinal in self.functions)
+        return OwnKernel(
+            code.name, function, block, shared, kernel.grid, code.parameters, image.waits, entries, image
+        )
+
+    def install(self) -> None:
+        """Launches the kernel from now on."""
+        self._stop_verifying()
+        for executable, ordinal in self.functions:
+            executable.functions.own_kernels[ordinal] = self.own
+        self._forget_plans()
+
+    def undo(self) -> None:
+        """Launches the originals again."""
+        self._stop_verifying()
+        for executable, ordinal in self.functions:
+            executable.functions.own_kernels.pop(ordinal, None)
+        self._forget_plans()
+
+    def _stop_verifying(self) -> None:
+        if self._verification is not None:
+            for device in self._devices:
+                stop_listening(device, self._verification)
+
+    def _forget_plans(self) -> None:
+        for device in self._devices:
+            with device.stream.lock:
+                device.context.generation += 1
+                device.stream.share.forget_programs()
+
+    def launch_on(
+        self, addresses: Sequence[Sequence[int]], steps: Sequence[DeviceStep], grid: tuple[int, int, int]
+    ) -> None:
+        """Launches the kernel on other memory, and waits for it."""
+        numbers = array("q")
+        for wanted in self.own.parameters:
+            if not isinstance(wanted, OwnParameter):
+                numbers.append(wanted)
+            elif wanted.is_constant:
+                numbers.append(steps[wanted.dispatch].constants[wanted.number])
+            else:
+                numbers.append(addresses[wanted.dispatch][wanted.number])
+        first = numbers.buffer_info()[0]
+        pointers = array("q", range(first, first + 8 * len(numbers), 8))
+        stream = self.stream
+        stream.api.launch_kernel(
+            self.own.function, self.own.grid or grid, self.own.block, self.own.shared_memory, stream.handle,
+            pointers.buffer_info()[0],
+        )  # fmt: skip
+        stream.api.synchronize_stream(stream.handle)
+
+    @property
+    def stream(self) -> Any:
+        return self._devices[0].stream
+
+
+class Verification(EventReader):
+    """Compares the first dispatch with the kernel on copies, then installs it."""
+
+    def __init__(self, launches: CudaLaunches, allowed: Tolerance) -> None:
+        self._launches = launches
+        self._allowed = allowed
+        self._steps: list[DeviceStep] = []
+        """Of a run, those that have begun."""
+        self._before: list[tuple[Extent, npt.NDArray[np.uint8]]] = []
+
+    def submitted(self, work: Any) -> EventReader | None:
+        self._steps, self._before = [], []
+        return self
+
+    def begins(self, event: Any) -> None:
+        functions = self._launches.functions
+        place = len(self._steps)
+        if event.kind == DISPATCH and (event.executable, event.function) == functions[place % len(functions)]:
+            self._steps.append(event)
+            self._before += [(extent, np.array(event.look(extent))) for extent in event.operands]
+        else:
+            self._steps, self._before = [], []
+
+    def ends(self, event: Any) -> None:
+        if len(self._steps) == len(self._launches.functions) and event is self._steps[-1]:
+            steps, before = self._steps, self._before
+            self._steps, self._before = [], []
+            self._compare(steps, before)
+            self._launches.install()
+
+    def _compare(
+        self, steps: Sequence[DeviceStep], before: Sequence[tuple[Extent, npt.NDArray[np.uint8]]]
+    ) -> None:
+        """On the host: what there was, a copy of that which gets the kernel's results, and those of the
+        originals, which come to the first."""
+        ranges = [extent for extent, _ in before]
+        mirror = _Mirror(ranges)
+        for (address, _), data in reversed(before):  # what was first seen counts
+            mirror.at(address, len(data))[:] = data
+        copied = CopiedMemory([mirror.moved(extent) for extent in ranges])
+        launches = self._launches
+        counts = [len(step.operands) for step in steps]
+        with launches.stream.lock:
+            launches.stream.context.enter()
+            launches.stream.flush()
+            stray = _run_on_copies(launches, copied, counts, steps)
+        for (address, length), _ in before:
+            mirror.at(address, length)[:] = steps[-1].look((address, length))
+        what = f"kernel {launches.own.name} and {launches.name}"
+        if stray:
+            raise FailedPreconditionError(f"{what}: the kernel has written {stray} bytes outside of bindings")
+        parts, moved = [], iter([mirror.moved(extent) for extent in ranges])
+        for step, tensors in zip(steps, launches.tensors, strict=True):
+            parts.append(CheckedDispatch(step.name, tensors, [next(moved) for _ in step.operands]))
+        copied.require_near(what, parts, self._allowed)
+
+
+class _Mirror:
+    """Holds ranges of the device on the host; those that overlap share memory."""
+
+    def __init__(self, ranges: Sequence[Extent]) -> None:
+        self._regions: list[tuple[int, npt.NDArray[np.uint8]]] = []
+        first = end = -1
+        for address, length in [*sorted(ranges), (1 << 62, 0)]:
+            if address > end:
+                if end >= 0:
+                    self._regions.append((first, np.zeros(end - first, np.uint8)))
+                first = end = address
+            end = max(end, address + length)
+
+    def at(self, address: int, length: int) -> npt.NDArray[np.uint8]:
+        for first, data in self._regions:
+            if first <= address and address + length <= first + len(data):
+                return data[address - first : address - first + length]
+        raise ValueError(address)
+
+    def moved(self, extent: Extent) -> Extent:
+        return address_of(self.at(*extent)), extent[1]
+
+
+def _run_on_copies(
+    launches: CudaLaunches, copied: CopiedMemory, counts: Sequence[int], steps: Sequence[DeviceStep]
+) -> int:
+    """Launches the kernel on copies on the device, which get its results. Gives how
+    many bytes it has written around them. The stream's lock is held."""
+    stream: Any = launches.stream
+    api = stream.api
+    made: list[_Copy] = []
+    try:
+        for region in copied.regions:
+            size = len(region.data) + 2 * _ZONE
+            whole = np.full(size, _UNTOUCHED, np.uint8)
+            whole[_ZONE : _ZONE + len(region.data)] = region.data
+            owned = stream.context.make("cuMemAlloc", (size,), "cuMemFree")
+            made.append((owned, whole, region))
+            api.call("cuMemcpyHtoDAsync", int(owned.handle), address_of(whole), size, stream.handle)
+        places = iter([_place(extent, made) for extent in copied.extents])
+        launches.launch_on(
+            [[next(places) for _ in range(count)] for count in counts], steps, steps[-1].workgroups
+        )
+        stray = 0
+        for owned, whole, region in made:
+            api.call("cuMemcpyDtoHAsync", address_of(whole), int(owned.handle), len(whole), stream.handle)
+            api.synchronize_stream(stream.handle)
+            region.data[:] = whole[_ZONE:-_ZONE]
+            stray += int(np.count_nonzero(whole[:_ZONE] != _UNTOUCHED))
+            stray += int(np.count_nonzero(whole[-_ZONE:] != _UNTOUCHED))
+        return stray
+    finally:
+        for owned, _, _ in made:
+            owned.close()
+
+
+def _place(extent: Extent, made: Sequence[_Copy]) -> int:
+    """The device's address of a range of the copies."""
+    for owned, _, region in made:
+        offset = extent[0] - region.address
+        if 0 <= offset <= len(region.data):
+            return int(owned.handle) + _ZONE + offset
+    raise ValueError(extent)
