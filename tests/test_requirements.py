@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGES = {"iree": "iree-base-runtime"}
 """What installs a package of another name."""
-OPTIONAL = {"onnx", "onnxruntime", "ray", "torch"}
-"""What benchmarks compare with where it is installed."""
+OPTIONAL = {"onnx", "onnxruntime", "ray", "torch", "triton"}
+"""What benchmarks compare with, or make kernels with, where it is installed."""
 
 
 def names(requirements: list[str]) -> set[str]:

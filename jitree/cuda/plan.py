@@ -259,7 +259,7 @@ class _PlanBuilder:
         own, rows = self._commands.own_kernel(row), self._run or [row]
         self._run = []
         if own is not None and len(own.run) == len(rows):
-            return self._launch(_own_launch(own, rows, grid, self._words, sum(map(self._sizes.of, rows))))
+            return self._launch(_own_launch(own, rows, grid, self._words, sum([self._sizes.of(each) for each in rows])))
         return self._launch(Launch(
             kernel.function, grid, kernel.block, kernel.shared_memory, self._words, count,
             kernel.image.waits, kernel.export.name, self._sizes.of(row),
@@ -312,7 +312,7 @@ def _own_launch(
         begin = rows[wanted.dispatch][2] if wanted.is_constant else 0
         return Word(firsts[wanted.dispatch] + begin + wanted.number)
 
-    launch = OwnLaunch(tuple(map(parameter, own.parameters)), own.grid, own)
+    launch = OwnLaunch(tuple([parameter(each) for each in own.parameters]), own.grid, own)
     return Launch(
         own.function, own.grid or grid, own.block, own.shared_memory, first, count, own.waits, own.name,
         size, launch,
