@@ -259,7 +259,9 @@ class _PlanBuilder:
         own, rows = self._commands.own_kernel(row), self._run or [row]
         self._run = []
         if own is not None and len(own.run) == len(rows):
-            return self._launch(_own_launch(own, rows, grid, self._words, sum([self._sizes.of(each) for each in rows])))
+            return self._launch(
+                _own_launch(own, rows, grid, self._words, sum([self._sizes.of(each) for each in rows]))
+            )
         return self._launch(Launch(
             kernel.function, grid, kernel.block, kernel.shared_memory, self._words, count,
             kernel.image.waits, kernel.export.name, self._sizes.of(row),
