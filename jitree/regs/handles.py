@@ -392,7 +392,7 @@ class HandleTable:
         """Drops what is owed. Of many, what goes with it goes at once."""
         owed, i32 = self.owed, self.i32
         if len(owed) > _FEW:
-            release_last(owed, self.base, self._entries["i32"], self.handle_pool)
+            release_last(owed, self.base, self._entries, self.handle_pool)
         while owed:
             address = owed[-1]
             word = (address - self.base) >> 2

@@ -5,7 +5,7 @@ may have of everything, where a session limits it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -85,8 +85,15 @@ if TYPE_CHECKING:
         def drop(self, owed: list[int]) -> None:
             """As :meth:`free`; it may be freed later."""
 
-        def drop_all(self, addresses: npt.NDArray[np.int64]) -> None:
-            """The same of several. Nothing is called when they are known."""
+        def drop_all(
+            self,
+            dropped: npt.NDArray[np.int64],
+            links: npt.NDArray[np.int64],
+            owed: list[int],
+            rest: list[int],
+        ) -> None:
+            """The same of several, which ``owed`` has beside the ``rest``; they are freed later. ``links``:
+            the links of all entries."""
 
         def settle(self) -> None:
             """Frees what was dropped."""
@@ -98,6 +105,8 @@ if TYPE_CHECKING:
 _MANY: Final = 1 << 12
 """References that may be to the same objects, which is worth a look."""
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
+Entries: TypeAlias = "dict[str, npt.NDArray[Any]]"
+"""The entries of a table, a row each, by type of their fields."""
 
 
 def zeroed(length: int, alignment: int = 64) -> Bytes:
@@ -161,9 +170,9 @@ class Bounds(NamedTuple):
 UNBOUNDED: Final = Bounds()
 
 
-def release_last(owed: list[int], base: int, entries: npt.NDArray[np.int32], pool: ObjectPool | None) -> None:
+def release_last(owed: list[int], base: int, entries: Entries, pool: ObjectPool | None) -> None:
     """Drops last references to objects which machine code frees, all at once."""
-    entry = words_of(Entry)
+    entry, counts = words_of(Entry), entries["i32"]
     handles = np.asarray(owed, np.int64)
     handles = handles[handles != 0]
     numbers = handles - base >> 6
@@ -172,12 +181,10 @@ def release_last(owed: list[int], base: int, entries: npt.NDArray[np.int32], poo
         numbers = np.flatnonzero(repeats)
         handles, others = base + (numbers << 6), (repeats[numbers] - 1).astype(np.int32)
         each = handles.tolist()
-        entries[numbers, entry.count] -= others
+        counts[numbers, entry.count] -= others
         owed[:] = each
-    freed = (entries[numbers, entry.count] == 1) & (entries[numbers, entry.owner] != OWNER_PYTHON)
+    freed = (counts[numbers, entry.count] == 1) & (counts[numbers, entry.owner] != OWNER_PYTHON)
     if pool is not None and freed.any():
-        rest = handles[~freed].tolist()
-        entries[numbers[freed], entry.count] = 0
-        pool.drop_all(handles[freed])
-        owed[:] = rest
+        counts[numbers[freed], entry.count] = 0
+        pool.drop_all(handles[freed], entries["i64"][:, entry.link], owed, handles[~freed].tolist())
         pool.settle()

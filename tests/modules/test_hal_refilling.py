@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,8 +14,10 @@ from jitree.hal.buffer import Buffer
 from jitree.hal.operations import QueueOperations
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.modules.hal.native.layout import HandlePoolRecord
+from jitree.regs.layout import Entry
 from tests.api.direct import direct, needs_machine_code
 from tests.api.programs import ECHO
+from tests.base.interruption import interruptions
 from tests.modules.hal_programs import ROWS
 from tests.modules.helpers import python_session
 from tests.modules.test_hal_native import outcome, whole_call
@@ -67,3 +70,27 @@ def test_one_entry_is_too_few(taken: int) -> None:
             table.write(np.array([first]), {"link": pool._words[blank]})
             pool._words[blank] = first
         kept.clear()
+
+
+@needs_machine_code
+def test_an_interrupt_drops_no_reference_twice() -> None:
+    """References are owed, or among those that machine code frees, and never both."""
+    with Session("local-sync", tier="fast") as session:
+        direct(session.load(ECHO).e1_f32, np.arange(4, dtype=np.float32))
+        table = session.context.table
+        pool = table.handle_pool
+        assert isinstance(pool, HandlePool)
+        handles = table.reserve(12)
+        links = table._entries["i64"][:, words_of(Entry).link]
+        before = pool._words[_HANDLE_POOL.dead]
+        for interruption in interruptions(0):
+            owed = handles.tolist()
+            interruption.during(partial(pool.drop_all, handles[:10], links, owed, handles[10:].tolist()))
+            dead, found = pool._words[_HANDLE_POOL.dead], []
+            while dead != before:
+                found.append(dead)
+                dead = int(links[dead - table.base >> 6])
+            assert sorted(owed + found) == handles.tolist() and len(owed) in (2, 12)
+            pool._words[_HANDLE_POOL.dead] = before
+        for handle in handles.tolist():
+            table.unreserve(handle)

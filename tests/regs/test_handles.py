@@ -150,8 +150,11 @@ class CountingPool:
         self.dropped: list[int] = []
         self.settled: list[list[int]] = []
 
-    def drop_all(self, addresses: npt.NDArray[np.int64]) -> None:
-        self.dropped += addresses.tolist()
+    def drop_all(
+        self, dropped: npt.NDArray[np.int64], links: npt.NDArray[np.int64], owed: list[int], rest: list[int]
+    ) -> None:
+        self.dropped += dropped.tolist()
+        owed[:] = rest
 
     def settle(self) -> None:
         self.settled.append(self.dropped)
