@@ -27,6 +27,11 @@ class _Turn(asyncio.Future[None]):
     result, would have the call wait for ever."""
 
     wake: Callable[[], object] = bool
+    task: asyncio.Task[Any] | None = None
+
+    def is_awaited(self) -> bool:
+        """Whether the call's task has still to be woken: else it would take a wake-up for another one."""
+        return getattr(self.task, "_fut_waiter", None) is self
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
         self.wake = partial(self.get_loop().call_soon, fn, self, context=context)
@@ -75,6 +80,7 @@ class CallGate:
         ticket = self._tickets
         while True:
             turn = _Turn(loop=asyncio.get_running_loop())
+            turn.task = asyncio.current_task()
             heapq.heappush(self._waiting, (ticket, turn))
             self._schedule()
             try:
@@ -118,7 +124,7 @@ class CallGate:
             self._begun = number
             while self._told:
                 turn = self._told.pop()
-                if turn.done():
+                if turn.done() and turn.is_awaited():
                     turn.wake()
             if self._rest:
                 self._rest -= 1

@@ -17,6 +17,7 @@ import pytest
 
 from jitree import Session
 from jitree.api import event_loop_fairness
+from jitree.api.event_loop_fairness import CallGate, _Turn
 from jitree.dispatch import context, invocation
 from jitree.dispatch.plain import handlers
 from jitree.errors import CancelledError, FailedPreconditionError
@@ -307,6 +308,32 @@ def test_a_handler_raises_anywhere_in_the_end_of_a_round(clock: Clock, place: in
             sys.setprofile(None)
 
     asyncio.run(run())
+
+
+def test_a_call_that_has_gone_on_is_not_woken_again() -> None:
+    """An interrupt leaves its turn in the gate, while its task awaits something else, or has ended."""
+
+    async def run(ends: bool) -> list[object]:
+        gate, errors = CallGate(), list[object]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        turn = _Turn(loop=asyncio.get_running_loop())
+
+        async def call() -> None:
+            turn.task = asyncio.current_task()
+            await turn
+            if not ends:
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(call())
+        await asyncio.sleep(0)
+        turn.set_result(None)
+        await asyncio.sleep(0)
+        gate._told.add(turn)
+        gate._end_round(1)
+        await task
+        return errors
+
+    assert asyncio.run(run(ends=True)) == asyncio.run(run(ends=False)) == []
 
 
 def test_a_handler_raises_as_an_awaited_fence_is_reached() -> None:
