@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
-from functools import partial
 from time import monotonic
 from typing import Any, Final
 from weakref import ref
@@ -23,19 +22,17 @@ REST: Final = 3
 
 
 class _Turn(asyncio.Future[None]):
-    """What a call waits for. It keeps what wakes the call: an interrupt of the loop, as that is told of the
-    result, would have the call wait for ever."""
+    """What a call waits for. An interrupt of the loop, as that is told of the result, would have the call
+    wait for ever, so who sets it notes what wakes the call."""
 
-    wake: Callable[[], object] = bool
     task: asyncio.Task[Any] | None = None
+    wakers: Sequence[tuple[Callable[[Any], object], Context]] = ()
 
-    def is_awaited(self) -> bool:
-        """Whether the call's task has still to be woken: else it would take a wake-up for another one."""
-        return getattr(self.task, "_fut_waiter", None) is self
-
-    def add_done_callback(self, fn: Callable[[Any], object], /, *, context: Context | None = None) -> None:
-        self.wake = partial(self.get_loop().call_soon, fn, self, context=context)
-        super().add_done_callback(fn, context=context)
+    def wake(self) -> None:
+        """Wakes the call's task, if it still waits: else it would take that for another result."""
+        if self.done() and getattr(self.task, "_fut_waiter", None) is self:
+            for waker, context in self.wakers:
+                self.get_loop().call_soon(waker, self, context=context)
 
 
 class CallGate:
@@ -123,9 +120,7 @@ class CallGate:
         try:
             self._begun = number
             while self._told:
-                turn = self._told.pop()
-                if turn.done() and turn.is_awaited():
-                    turn.wake()
+                self._told.pop().wake()
             if self._rest:
                 self._rest -= 1
                 return
@@ -134,6 +129,7 @@ class CallGate:
             while self._waiting and count:
                 turn = self._waiting[0][1]
                 if not turn.done():  # cancelled, or told before an interrupt
+                    turn.wakers = turn._callbacks  # in C, as is their being told
                     self._told.add(turn)
                     turn.set_result(None)
                     count -= 1
