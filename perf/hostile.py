@@ -3,10 +3,10 @@
     python perf/hostile.py [--mutants 10000] [--releases 3.0.0,3.13.0] [--runtimes FOLDER] [--workers 2]
 
 Two small modules, one with every plain instruction, one with branches, calls and lists, get one wrong field
-each: a register, a branch, a type, a size, or a word of the tables. A process of its own loads them, and is
-made anew where one ends it. The rows are releases of ``iree-base-runtime``, which `pip` installs into
-``--runtimes``, and jitree, which loads modules of each bytecode version. What jitree refuses is the measure:
-a module that another runtime loads and jitree refuses has a number that points outside of what there is.
+each: a register, a branch, a type, a size, or a word of the tables. A child process for each runtime loads
+them; the script starts another child when a module ends it. The rows are releases of ``iree-base-runtime``,
+which `pip` installs into ``--runtimes``, and jitree, which loads modules of each bytecode version. The last
+columns count what a runtime loads although jitree refuses it: numbers out of range for the most part.
 """
 
 from __future__ import annotations

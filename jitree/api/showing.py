@@ -1,6 +1,6 @@
 """Says what functions, modules and sessions are, for ``help()``, editors and notebooks.
 
-The package imports this file only when somebody asks for help or shows such an object.
+The first call of ``help()`` and the first object that is shown import this file.
 """
 
 from __future__ import annotations

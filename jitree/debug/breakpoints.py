@@ -83,7 +83,7 @@ class DispatchBreakpoint(Breakpoint):
 
 
 class Watch(Breakpoint):
-    """Stops behind an instruction that has changed a global."""
+    """Stops before the instruction that follows a change of a global."""
 
     def __init__(
         self, number: int, name: str, words: set[Word], read: Callable[[], str], owner: Breakpoints

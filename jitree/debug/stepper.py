@@ -164,7 +164,7 @@ class Stepper:
     # -- machine code ----------------------------------------------------------------------------------
 
     def _may_leave(self, machine: Machine) -> bool:
-        """Whether nobody stops before the current function returns."""
+        """Whether the program stops nowhere before the current function returns."""
         if self.way.stops_in(machine) or self.is_interrupted or self._watched is not None:
             return False
         if self._engine.entry is None or self._breakpoints.reaches(machine.function):
@@ -173,8 +173,8 @@ class Stepper:
         return is_outermost or (machine.seen is None and not machine.table.readers)
 
     def _run_machine_code(self, machine: Machine, pc: int) -> int:
-        """Runs the current function until it returns; gives where its caller goes on, or STOP. Readers of
-        frames see the caller's as they are: nobody reads them meanwhile."""
+        """Runs the current function until it returns; gives where its caller goes on, or STOP. The
+        caller's frame has the trampoline's address meanwhile, when no reader of frames runs."""
         target = machine.frame - FRAME_WORDS
         place, frames, state = target + _FRAME.pc, machine.frames, machine.state
         returns_to, prompt = frames[place], state[STATE_WORDS.prompt]

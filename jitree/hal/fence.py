@@ -195,8 +195,8 @@ class Fence(Unique):
 def settling(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> tuple[Any, ...]:
     """Gives a function in C, with arguments, that settles a future.
 
-    It does nothing if that is cancelled. In Python an interrupt could come before, and whoever awaits it
-    would wait for ever."""
+    It does nothing to a cancelled future. An interrupt could keep a function in Python from its work: then
+    the task that awaits the future would wait for ever."""
     called = ("set_result", result) if failure is None else ("set_exception", failure)
     return next, map(methodcaller(*called), filterfalse(methodcaller("done"), (future,))), None
 

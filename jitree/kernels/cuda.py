@@ -168,8 +168,9 @@ class Verification(EventReader):
     def _compare(
         self, steps: Sequence[DeviceStep], before: Sequence[tuple[Extent, npt.NDArray[np.uint8]]]
     ) -> None:
-        """On the host: what there was, a copy of that which gets the kernel's results, and those of the
-        originals, which come to the first."""
+        """Runs the kernel on copies, and compares its results with those of the originals.
+
+        The host compares; the copies are of what the dispatches got."""
         ranges = [extent for extent, _ in before]
         mirror = _Mirror(ranges)
         for (address, _), data in reversed(before):  # what was first seen counts

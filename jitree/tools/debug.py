@@ -70,7 +70,7 @@ def _serve() -> int:
     from jitree.debug.adapter import Adapter
 
     with open(0, "rb", buffering=0, closefd=False) as requests:
-        adapter = Adapter(requests, sys.__stdout__.buffer)  # type: ignore
+        adapter = Adapter(requests, sys.__stdout__.buffer)  # type: ignore[union-attr, arg-type]  # standard numbers are open
         arguments = adapter.launched()
         if arguments is not None:
             with adapter.redirected():
