@@ -123,15 +123,24 @@ class EventReader:
     end."""
 
     def submitted(self, work: Any) -> EventReader | None:
-        """Tells that this thread gives a device a transfer or list. A command buffer is one, too. Gives what
-        reads the events of its steps, which are done one by one then; None: they need not be."""
+        """Tells that this thread gives a device a transfer or list. A command buffer is one, too.
+
+        ``work``: what was submitted. Gives what reads the events of its steps, which are done one by one
+        then; None: they need not be. What this raises ends the call.
+        """
         return None
 
     def begins(self, event: Any) -> None:
-        """Is told on the thread that does it. What this raises ends it."""
+        """Is told that ``event`` begins, on the thread that does it. What this raises ends it: it fails with
+        that.
+        """
 
     def ends(self, event: Any) -> None:
-        """It has been done. A call has ended, however, even if a reader was not told that it begins."""
+        """Is told that ``event`` has been done. A call has ended, however, even if a reader was not told that
+        it begins.
+
+        What this raises is raised in its place.
+        """
 
 
 class NoteSource:
