@@ -28,7 +28,7 @@ from jitree.errors import (
 from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from contextlib import AbstractContextManager
 
     from jitree.api.array_conversion import ConvertingFunction
@@ -383,13 +383,22 @@ class Function(Remade):
         (10,)
         """
         try:
+            call = self._call_told if self.readers else self._call_async
             if named and self.order.limits(named):
                 with self._limit(named):
-                    return await self._call_async(*arguments, **named)
-            return await self._call_async(*arguments, **named)
+                    return await call(*arguments, **named)
+            return await call(*arguments, **named)
         except BaseException as error:
             fold(error)
             raise
+
+    def _call_told(self, /, *arguments: Any, **named: Any) -> Coroutine[Any, Any, Any]:
+        """As :meth:`_call_async`; readers that may see several calls at once are told."""
+        from jitree.base.events import told
+
+        assert self._event is not None
+        readers = [reader for reader in self.readers if reader.reads_awaited]
+        return told(readers, self._event(arguments, named), partial(self._call_async, *arguments, **named))
 
     async def _call_async(self, /, *arguments: Any, **named: Any) -> Any:
         from jitree.api.calls.waiting import Begun

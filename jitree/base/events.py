@@ -7,7 +7,7 @@ while nothing looks: that is all that its code tests. What has readers is done w
 from __future__ import annotations
 
 from _thread import _local
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from jitree.base.arguments import shown
@@ -118,6 +118,9 @@ class EventReader:
     is_exclusive = False
     """Whether no profile may look at what it looks at."""
 
+    reads_awaited = False
+    """Whether it reads awaited calls (FUNCTION), of which a thread has several at once."""
+
     reads_calls = False
     """Whether it reads that calls by machine code begin (CALL), with what the program gets. Those have no
     end."""
@@ -141,6 +144,18 @@ class EventReader:
 
         What this raises is raised in its place.
         """
+
+
+async def told(readers: Sequence[EventReader], call: CallEvent, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Awaits the work of a call, and tells readers when it begins and ends."""
+    try:
+        for reader in readers:
+            reader.begins(call)
+        call.results, call.failed = await work(), False
+        return call.results
+    finally:  # also when its task is cancelled
+        for reader in readers:
+            reader.ends(call)
 
 
 class NoteSource:

@@ -100,7 +100,7 @@ class HostModule:
         """
 
     def find(self, name: str) -> dict[str, HostExport]:
-        """Finds the functions of a ``name`` by calling convention. An unknown name has none; nothing fails."""
+        """Finds the functions of a ``name`` by calling convention. An unknown name has none; none fails."""
         return self._table().get(name, {})
 
     def get(self, name: str, cconv: str) -> HostExport | None:
