@@ -78,8 +78,12 @@ def in_colours(stream: Any, style: str = "") -> None:
     """Shows text of a stream in colours, and tables with lines, on a terminal.
 
     Rich makes them, where that is installed and the environment has no ``NO_COLOR``."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
-        return
+    if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty():
+        use_colours(stream, style)
+
+
+def use_colours(stream: Any, style: str) -> None:
+    """As :func:`in_colours`, whatever the stream is; only a terminal gets tables with lines."""
     try:
         from rich.console import Console  # it takes a tenth of a second
     except ImportError as error:
@@ -108,7 +112,7 @@ def in_colours(stream: Any, style: str = "") -> None:
             console.print(made)
         return str(captured.get()).rstrip("\n")
 
-    stream.coloured, stream.drawn = coloured, drawn
+    stream.coloured, stream.drawn = coloured, drawn if stream.isatty() else None
 
 
 def report(error: BaseException, *, verbose: bool) -> None:

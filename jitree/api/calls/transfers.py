@@ -280,6 +280,10 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
             options["out"] = tuple([as_operand(value) for value in options["out"]])
         return _compute(ufunc, method, *inputs, **options)
 
+    def __pow__(self, other: Any) -> Any:
+        """As numpy's arrays, which square where the exponent is 2: that keeps narrow types."""
+        return self._implicitly() ** as_operand(other)
+
     def __float__(self) -> float:
         return float(self._implicitly())
 
