@@ -250,7 +250,7 @@ class Finalized:
     __del__: Any = property(attrgetter("_end"))
 
     def will_end(self) -> None:
-        """Has :meth:`end` called when nothing refers to it any more."""
+        """Has :meth:`end` called when nothing refers to the object any more."""
         self._end = _attempted(partial(_end, Borrowed(self)), _MOST_ATTEMPTS)
 
     def end(self) -> None: ...

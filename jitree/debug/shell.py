@@ -306,9 +306,11 @@ class Shell(cmd.Cmd, FrontEnd):
 
 
 def post_mortem(error: BaseException, front: FrontEnd | None = None) -> None:
-    """Looks at the program whose call failed: frames, registers, code. Objects are gone with the call.
+    """Looks at the program whose call failed: frames, registers, code.
 
-    INVALID_ARGUMENT for an error that is of no program."""
+    ``error``: of the call. ``front``: what asks how to go on; None: the terminal (``docs/debugging.md``).
+    Objects are gone with the call. INVALID_ARGUMENT for an error that is of no program.
+    """
     left = getattr(object_of("error", error, BaseException), "frames", None)
     if not left:
         raise InvalidArgumentError(

@@ -86,6 +86,7 @@ def create_engine(tier: str | None = None) -> Engine:
 
 class ContextFlags(Flags):
     NONE = 0
+    """Nothing beside the calls."""
     TRACE_EXECUTION = 1
     """Every executed instruction is printed to stderr (and runs on the plain tier)."""
 
