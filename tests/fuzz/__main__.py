@@ -23,10 +23,10 @@ from tests.fuzz import table
 from tests.fuzz.campaign import CASES, NAMES, Campaign, campaign
 from tests.fuzz.numbered import Found, findings, minimised, numbers_from, run_numbers
 
-SHOWN = 20
+SHOWN = 10
 """Findings that are printed, and of which cases are kept."""
 _MINIMISE = 120.0
-"""Seconds that making a case smaller may take."""
+"""Seconds that making cases smaller may take together."""
 
 
 def main() -> int:
@@ -49,7 +49,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.replay:
         name, _, number = arguments.replay.partition(":")
-        return kept(campaign(name), name, int(number), arguments.findings)
+        return kept(campaign(name), name, int(number), arguments.findings, time.monotonic() + _MINIMISE)
     names = NAMES if arguments.all else arguments.campaigns
     if not names or set(names) - set(NAMES):
         parser.error(f"name some of {', '.join(NAMES)}, or say --all")
@@ -76,8 +76,9 @@ def run(name: str, arguments: argparse.Namespace) -> int:
     if arguments.table == table.FILE:
         table.update_page()
     show(name, (found, counts), seconds)
+    until = time.monotonic() + _MINIMISE
     for number in sorted(cases)[:SHOWN]:
-        kept(of, name, number, arguments.findings)
+        kept(of, name, number, arguments.findings, until)
     print(f"{name}: {row.cases:,} {of.counts} in all, {row.findings} findings, the last one: {row.last_find}")
     return 1 if found else 0
 
@@ -113,10 +114,10 @@ def show(name: str, result: Found, seconds: float) -> None:
     print(f"{name}: {counts[CASES] / seconds:.1f} {CASES} a second, {len(found)} findings", flush=True)
 
 
-def kept(of: Campaign, name: str, number: int, folder: Path) -> int:
+def kept(of: Campaign, name: str, number: int, folder: Path, until: float) -> int:
     """Makes a case smaller and writes it; 1 if it has findings by itself."""
     case = of.generate(number)
-    least = minimised(of, case, time.monotonic() + _MINIMISE)
+    least = minimised(of, case, until)
     found = findings(of, least)
     print(*found, sep="\n")
     if not found:

@@ -6,6 +6,7 @@ A nest is given by its number, and so is what it is called with.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -200,11 +201,15 @@ def memory_of(blocks: int) -> npt.NDArray[np.uint8]:
 
 
 def called(
-    loaded: BytecodeModule, tier: str, numbers: Sequence[int], places: Sequence[int] = APART
+    loaded: BytecodeModule,
+    tier: str,
+    numbers: Sequence[int],
+    places: Sequence[int] = APART,
+    length: int = LENGTH,
 ) -> Outcome:
     """A call of ``f`` on a tier. On ``auto``, what runs in a loop is taken for what runs for long."""
     block = memory_of(REFS)
-    buffers: list[Any] = [VmBuffer.alias(block[place : place + LENGTH]) for place in places]
+    buffers: list[Any] = [VmBuffer.alias(block[place : place + length]) for place in places]
     end: object = "done"
     with ExitStack() as stack:
         for name, value in (("FUEL", 3), ("TIME", 0)) if tier == AUTO else ():
@@ -262,6 +267,22 @@ def written(case: Case) -> bytes:
     return "\n".join([*(f"// {numbers}" for numbers in case.inputs), *case.lines, ""]).encode()
 
 
+def edged(loaded: BytecodeModule, inputs: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The inputs, with whole buffers, and one that ends well also with buffers that just suffice for it, and
+    with a byte less."""
+    yield from ((numbers, LENGTH) for numbers in inputs)
+    for numbers in inputs:
+        if called(loaded, TIERS[0], numbers).end == "done":
+            lengths = range(LENGTH + 1)
+            least = bisect_left(
+                lengths,
+                True,
+                key=lambda length: called(loaded, TIERS[0], numbers, length=length).end == "done",
+            )
+            yield from ((numbers, length) for length in (least, least - 1) if length >= 0)
+            return
+
+
 def run(case: Case) -> Result:
     """What tiers disagree on, and what was called. Natively, a nest that is refused is scalar code."""
     text = Text(list(case.lines))
@@ -272,12 +293,12 @@ def run(case: Case) -> Result:
     native = compile_here(loaded)
     counts: Counter[str] = Counter({CASES: 1, "functions that are not compiled": len(native.refusals)})
     found: list[str] = []
-    for numbers in case.inputs:
-        ends = {tier: called(loaded, tier, numbers) for tier in (*TIERS, AUTO)}
+    for numbers, length in edged(loaded, case.inputs):
+        ends = {tier: called(loaded, tier, numbers, length=length) for tier in (*TIERS, AUTO)}
         counts["calls"] += len(ends)
         counts["calls on auto that go over to machine code"] += ends[AUTO].is_native
         counts["calls that end with a status"] += ends["plain"].end != "done"
-        found += disagreements(f"a call with {numbers}", ends)
+        found += disagreements(f"a call with {numbers} and {length} bytes", ends)
     return found, counts
 
 
