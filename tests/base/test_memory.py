@@ -11,6 +11,7 @@ import pytest
 from jitree.base import memory
 from jitree.base.memory import EXECUTE, PAGE_SIZE, READ, WRITE, Mapping, map_code, once
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+from jitree.regs.memory import MemoryBlock
 from tests.hal.helpers import TIMEOUT
 
 
@@ -67,8 +68,9 @@ def test_unmapped_with_the_object() -> None:
 
 
 def test_more_than_the_address_space() -> None:
-    with pytest.raises(ResourceExhaustedError, match="could not be reserved"):
-        Mapping(1 << 60)
+    for reserve in (Mapping, MemoryBlock):
+        with pytest.raises(ResourceExhaustedError, match="could not be reserved"):
+            reserve(1 << 60)
 
 
 def test_code_is_called() -> None:
