@@ -96,11 +96,7 @@ class Adapter(FrontEnd):
         if stopped.dispatch is not None:
             self.tell("\n".join(describe_dispatch(stopped.dispatch)))
         self._event("stopped", body)
-        self.is_waiting = True
-        try:
-            return self._ways.get()
-        finally:
-            self.is_waiting = False
+        return self._ways.get()
 
     def tell(self, text: str) -> None:
         self._event("output", {"category": "console", "output": f"{text}\n"})
@@ -172,14 +168,13 @@ class Adapter(FrontEnd):
         name = str(request.get("command"))
         arguments = request.get("arguments") or {}
         response: Body = {"type": "response", "request_seq": request.get("seq", 0), "command": name}
-        after: Callable[[], None] = _nothing
+        after = None
         try:
             handler = getattr(self, f"_on_{name}", None)
             if handler is None:
                 raise NotFoundError(f"the request '{name}' is not known")
             found = handler(arguments)
-            if callable(found):
-                after = found
+            after = found if callable(found) else None
             response |= {"success": True, "body": found if isinstance(found, dict) else {}}
         except StatusError as error:
             response |= {"success": False, "message": error.message}
@@ -187,7 +182,8 @@ class Adapter(FrontEnd):
             pass_interruption(error)
             response |= {"success": False, "message": f"the arguments of '{name}' are no such: {error!r}"}
         self._send(response)
-        after()
+        if after is not None:
+            after()
 
     def _leave(self) -> None:
         """Ends the program: the editor has gone."""
@@ -346,9 +342,6 @@ class _Output:
         return len(text)
 
     def flush(self) -> None: ...
-
-
-def _nothing() -> None: ...
 
 
 def _place(text: str, row: Body) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,17 +78,15 @@ class DispatchBreakpoint(Breakpoint):
     prints = False
     """Whether it only tells of the dispatch."""
 
-    def __init__(
-        self, number: int, text: str, patterns: Sequence[str], condition: str, owner: Breakpoints
-    ) -> None:
+    def __init__(self, number: int, text: str, names: list[str], condition: str, owner: Breakpoints) -> None:
+        """``names`` are patterns."""
         super().__init__(number, text, condition, set(), owner)
-        self._patterns = patterns
+        self._names = names
 
     def matches(self, dispatch: ObservedDispatch) -> bool:
-        names = self._patterns
         if dispatch.kind != DISPATCH:
-            return dispatch.kind in names
-        return any(fnmatchcase(dispatch.name, pattern) for pattern in names)
+            return dispatch.kind in self._names
+        return any(fnmatchcase(dispatch.name, pattern) for pattern in self._names)
 
     def hit_by(self, dispatch: ObservedDispatch) -> str:
         return self.test(lambda: self._owner.evaluate(self.condition, None, names_in(dispatch)))

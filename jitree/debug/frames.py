@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jitree.regs.records import ModuleRecord
 
 _NAME: Final = re.compile(r"%([ifrR])(\d{1,9})(?::(\d{1,9}))?(?:\.([if])(?:32|64))?\b")
-_GLOBAL: Final = re.compile(r"global\[(\d{1,9})\](?:\.(i32|i64|f32|f64))?|globalref\[(\d{1,9})\]")
+GLOBAL: Final = re.compile(r"global\[(\d{1,9})\](?:\.(i32|i64|f32|f64))?|globalref\[(\d{1,9})\]")
 _SHOWN: Final = 16
 """Elements of a tensor, bytes of a buffer and items of a list that are shown, unless all are asked for."""
 _ALL: Final = 1 << 30
@@ -191,7 +191,7 @@ def compiled(text: str) -> CodeType:
     """Compiles an expression, in which names of registers and globals become calls. INVALID_ARGUMENT for what
     is none."""
     replaced = text
-    for pattern in (_NAME, _GLOBAL):
+    for pattern in (_NAME, GLOBAL):
         replaced = pattern.sub(lambda match: f"_read({match[0]!r})", replaced)
     try:
         return compile(replaced, "<jitree expression>", "eval")
@@ -230,7 +230,7 @@ def evaluate(text: str, frame: Frame | None, names: Mapping[str, Any], show: Sho
 
 def read_global(record: ModuleRecord, held: Callable[[int], object], name: str) -> Any:
     """The value of ``global[8]``, ``global[8].f32`` or ``globalref[0]`` of a module."""
-    match = _GLOBAL.fullmatch(name.strip())
+    match = GLOBAL.fullmatch(name.strip())
     if match is None:
         raise InvalidArgumentError(
             f"'{shortened(name)}' names no global; names are global[8] (by byte, as .rwdata[8] in listings), "

@@ -15,6 +15,7 @@ from jitree.debug.breakpoints import names_in
 from jitree.debug.code import Codes
 from jitree.debug.debugger import Debugger, FrontEnd, Stopped, describe_dispatch
 from jitree.debug.frames import (
+    GLOBAL,
     Frame,
     Showing,
     assign,
@@ -297,9 +298,7 @@ class Shell(cmd.Cmd, FrontEnd):
             self.tell("\n".join(show.registers(self._frame)) or "no register has been written")
         elif argument.startswith("%") and argument[1:].replace(":", "").isalnum():
             self.tell(show.register(self._frame, *parse_register(argument), is_whole=True))
-        elif (
-            argument.startswith("global") and argument.rstrip("0123456789.fi")[-1] == "]" and "[" in argument
-        ):
+        elif GLOBAL.fullmatch(argument):
             value = read_global(self._frame.record, self._frame.held, argument)
             self.tell(f"{argument} = {show.text(value, True)}")
         else:
