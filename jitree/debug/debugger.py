@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jitree.base.events import CALL, CallEvent
 from jitree.base.records import NamedTuple
-from jitree.debug.breakpoints import DISPATCH, Breakpoint, Breakpoints, DispatchBreakpoint
-from jitree.debug.code import Codes, FunctionCode
+from jitree.debug.breakpoints import DISPATCH, Breakpoints, DispatchBreakpoint
+from jitree.debug.code import Codes
 from jitree.debug.frames import Frame, Showing, frames_of
 from jitree.debug.stepper import CONTINUE, STEP, Stepper, Stop, Way
 from jitree.dispatch.plain.counting import CountingEngine
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 class FrontEnd(abc.ABC):
     """What shows a stopped program and says how it goes on."""
+
+    is_waiting = False
+    """Whether it waits for an answer, which Ctrl-C ends."""
 
     @abc.abstractmethod
     def attach(self, debugger: Debugger) -> None:
@@ -69,7 +72,7 @@ class Debugger(Onlooker):
                 "a session with a limit on instructions cannot be debugged: debug the module in one without"
             )
         self.codes, self.show = Codes(), Showing(session.device, session.context.table)
-        self.breakpoints = Breakpoints(self.invoker.functions, self.codes, self.show)
+        self.breakpoints = Breakpoints(session, self.codes, self.show, self._look_at_dispatches)
         self.stepper = Stepper(engine, self.breakpoints, self._ask)
         self._engine = engine
         self._looking = ExitStack()
@@ -99,7 +102,7 @@ class Debugger(Onlooker):
             return
 
         def interrupt(number: int, frame: FrameType | None) -> None:
-            if self.stepper.is_interrupted or self.stepper.is_asking:
+            if self.stepper.is_interrupted or self.front.is_waiting:
                 raise KeyboardInterrupt
             self.stepper.is_interrupted = True
 
@@ -116,7 +119,7 @@ class Debugger(Onlooker):
 
     # -- dispatches --------------------------------------------------------------------------------------
 
-    def look_at_dispatches(self) -> None:
+    def _look_at_dispatches(self) -> None:
         """Has devices tell of dispatches from now on. UNIMPLEMENTED for those that cannot."""
         if self._is_looking:
             return
@@ -130,21 +133,16 @@ class Debugger(Onlooker):
                 if isinstance(reader, Observation):
                     reader.begins(event)
 
-    def add_breakpoint(self, text: str, default: FunctionCode | None = None) -> Breakpoint:
-        """As :meth:`Breakpoints.add`; devices tell of dispatches if it is of some."""
-        if text.startswith(f"{DISPATCH} "):
-            self.look_at_dispatches()
-        return self.breakpoints.add(text, default)
-
     def looks_at(self, dispatch: ObservedDispatch) -> None:
+        reasons = list[str]()
         for item in [item for item in self.breakpoints.dispatches if item.matches(dispatch)]:
-            reason = item.hit_by(dispatch)
-            if not reason:
-                continue
-            if item.prints:
+            before, reason = item.hits, item.hit_by(dispatch)
+            if item.prints and item.hits > before:
                 self.front.tell("\n".join(describe_dispatch(dispatch, statistics=True)))
-            else:
-                self._stop_in(dispatch, reason)
+            elif reason:
+                reasons.append(reason)
+        if reasons:
+            self._stop_in(dispatch, ", ".join(reasons))
 
     def _stop_in(self, dispatch: ObservedDispatch, reason: str) -> None:
         machine = self._machine
@@ -154,9 +152,9 @@ class Debugger(Onlooker):
 
     def tap(self, pattern: str) -> DispatchBreakpoint:
         """Tells of dispatches as they are done, without a stop."""
-        item = self.add_breakpoint(f"{DISPATCH} {pattern}")
+        item = self.breakpoints.add(f"{DISPATCH} {pattern}")
         assert isinstance(item, DispatchBreakpoint)
-        item.prints, item.text = True, f"tap {item.pattern}"
+        item.prints, item.text = True, item.text.replace(DISPATCH, "tap", 1)
         return item
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cmd
 import sys
 from inspect import cleandoc
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,17 @@ from jitree.base.near_names import did_you_mean
 from jitree.debug.breakpoints import names_in
 from jitree.debug.code import Codes
 from jitree.debug.debugger import Debugger, FrontEnd, Stopped, describe_dispatch
-from jitree.debug.frames import Frame, Showing, assign, ended_frame, evaluate, parse_register, read_global
+from jitree.debug.frames import (
+    GLOBAL,
+    Frame,
+    Showing,
+    assign,
+    ended_frame,
+    evaluate,
+    parse_register,
+    read_global,
+    shortened,
+)
 from jitree.debug.stepper import CONTINUE, FINISH, NEXT, QUIT, STEP, Stop, Way
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, printable
 
@@ -23,6 +34,8 @@ if TYPE_CHECKING:
 PROMPT: Final = "(jitree) "
 _AROUND: Final = 5
 """Lines of a listing before and after the current one."""
+_DIGITS: Final = 9
+"""Of a number that a command takes."""
 _ALIASES: Final = {
     "s": "step", "n": "next", "c": "continue", "cont": "continue", "r": "finish", "return": "finish",
     "b": "break", "cl": "delete", "clear": "delete", "u": "up", "d": "down", "w": "where", "bt": "where",
@@ -49,6 +62,8 @@ class Shell(cmd.Cmd, FrontEnd):
         """Whether it was left before the call was over, or after it had failed."""
         self._repeat: tuple[int, str] | None = None
         self.use_rawinput = read is None and self.stdin.isatty()
+        if read is None and isinstance(self.stdin, TextIOWrapper):
+            self.stdin.reconfigure(errors="surrogateescape")  # what is no text is refused by the line
         if not self.use_rawinput:
             self.prompt = ""
 
@@ -78,9 +93,12 @@ class Shell(cmd.Cmd, FrontEnd):
 
     def _answer(self) -> Way | None:
         try:
+            self.is_waiting = True
             self.cmdloop()
         except KeyboardInterrupt:
             self.tell("(quit ends the call)")
+        finally:
+            self.is_waiting = False
         return self._way
 
     # -- cmd.Cmd ---------------------------------------------------------------------------------------
@@ -142,8 +160,8 @@ class Shell(cmd.Cmd, FrontEnd):
         self._way = self._stopped.way(kind, self._place)
 
     def _number(self, text: str) -> int:
-        if not text.isdecimal() or not int(text):
-            raise InvalidArgumentError(f"'{text}' is no number above 0")
+        if not text.isdecimal() or len(text) > _DIGITS or not int(text):
+            raise InvalidArgumentError(f"'{shortened(text)}' is no number above 0")
         return int(text)
 
     def do_help(self, argument: str) -> None:
@@ -194,12 +212,12 @@ class Shell(cmd.Cmd, FrontEnd):
         line (`file.mlir:3`), `import PATTERN`, `dispatch PATTERN` (stops when it has been done).
         CONDITION: a Python expression of registers and globals, `%i3 > 4`, `global[8] == 1`; of a dispatch
         `name`, `ordinal`, `inputs` and `outputs`, arrays."""
-        debugger = self._live()
+        breakpoints = self._live().breakpoints
         if not argument:
-            self.tell("\n".join(map(str, debugger.breakpoints.all.values())) or "no breakpoints")
+            self.tell("\n".join(map(str, breakpoints.all.values())) or "no breakpoints")
             return
         frames = self._stopped.frames
-        self._added(debugger.add_breakpoint(argument, frames[self._place].code if frames else None))
+        self._added(breakpoints.add(argument, frames[self._place].code if frames else None))
 
     def do_watch(self, argument: str) -> None:
         """watch GLOBAL: stops when it has changed. GLOBAL: `global[8]`, `global[8].f32`, `globalref[0]`."""
@@ -280,10 +298,9 @@ class Shell(cmd.Cmd, FrontEnd):
             self.tell("\n".join(show.registers(self._frame)) or "no register has been written")
         elif argument.startswith("%") and argument[1:].replace(":", "").isalnum():
             self.tell(show.register(self._frame, *parse_register(argument), is_whole=True))
-        elif (
-            argument.startswith("global") and argument.rstrip("0123456789.fi")[-1] == "]" and "[" in argument
-        ):
-            self.tell(f"{argument} = {show.text(read_global(self._frame, argument), True)}")
+        elif GLOBAL.fullmatch(argument):
+            value = read_global(self._frame.record, self._frame.held, argument)
+            self.tell(f"{argument} = {show.text(value, True)}")
         else:
             self.tell(show.text(self._evaluated(argument), True))
 
@@ -291,8 +308,7 @@ class Shell(cmd.Cmd, FrontEnd):
         return Showing(None, None) if self.debugger is None else self.debugger.show
 
     def _evaluated(self, text: str) -> Any:
-        dispatch, frames = self._stopped.dispatch, self._stopped.frames
-        names = {} if dispatch is None else names_in(dispatch)
+        names, frames = names_in(self._stopped.dispatch), self._stopped.frames
         return evaluate(text, frames[self._place] if frames else None, names, self._show())
 
     def do_set(self, argument: str) -> None:
