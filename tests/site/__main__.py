@@ -1,6 +1,6 @@
 """Builds the site: ``python -m tests.site`` (``pip install '.[site]'``). It is in ``build/site/html`` then.
 
-Warnings are errors, and so are links that lead nowhere, whatever a browser would have to fetch from elsewhere,
+Warnings are errors, and so are links that lead nowhere, what a browser would have to fetch from elsewhere,
 and questions that the search does not answer.
 """
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.site import finding, links, pages, reference
+from tests.site import finding, links, pages, performance, reference
 
 HERE: Final = Path(__file__).resolve().parent
 
@@ -25,7 +25,7 @@ def main() -> int:
     target: Path = parser.parse_args().to
     source, html = target / "source", target / "html"
     shutil.rmtree(target, ignore_errors=True)
-    texts = pages.gather(source, reference.pages())
+    texts = pages.gather(source, generated())
     options = ["-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE), "-d", str(target / "read")]
     status = int(build_main([*options, str(source), str(html)]))
     (html / "llms.txt").write_text(short_list(texts), encoding="utf-8")
@@ -33,6 +33,12 @@ def main() -> int:
     wrong = [*links.broken(html), *finding.unanswered(html)] if status == 0 else ["Sphinx has warned"]
     print(*wrong, f"{len(texts)} pages in {html}", sep="\n")
     return status or int(bool(wrong))
+
+
+def generated() -> dict[str, str]:
+    """Pages that are made of what else the tree has."""
+    measurements = (pages.ROOT / performance.SOURCE).read_text(encoding="utf-8")
+    return {**reference.pages(), performance.PAGE: performance.page(measurements)}
 
 
 def short_list(texts: dict[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 from sphinx.util.inspect import stringify_signature
@@ -25,7 +26,7 @@ html_theme = "furo"
 html_title = f"jitree {release}"
 html_show_sphinx = False
 html_static_path = ["site.css"]
-html_search_scorer = "scorer.js"
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_css_files = ["site.css"]
 
 

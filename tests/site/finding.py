@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 FIRST: Final = 3
 """A reader looks at so many results."""
-IN_TITLE: Final = 15
-IN_TEXT: Final = 5
-"""What a word counts, as in Sphinx' own search."""
+TITLE: Final = 15
+TERM: Final = 5
+"""What a word in the title of a page counts in Sphinx' search, and one in its text; the best one decides."""
 
 
 class Question(NamedTuple):
@@ -41,21 +41,34 @@ def by_folder() -> dict[str, int]:
 
 
 def results(index: dict[str, Any], words: str) -> list[str]:
-    """Pages that have all words, the best first."""
+    """Pages as the search of the site has them, the best first.
+
+    It finds titles that have what is looked for as it stands, and pages that have all words."""
     from sphinx.search.en import SearchEnglish
 
-    stem = SearchEnglish({}).stem
-    scores = {
-        page: sum(more for folder, more in by_folder().items() if name.startswith(folder))
-        for page, name in enumerate(index["docnames"])
-    }
-    for word in (stem(word) for word in words.lower().split()):
+    language = SearchEnglish({})
+    names, titles, looked_for = index["docnames"], index["titles"], words.lower()
+    scores: dict[int, int] = {}
+    for title, places in index["alltitles"].items():
+        if looked_for in title.lower() and 2 * len(words) >= len(title):
+            for page, _ in places:
+                score = round(TITLE * len(words) / len(title)) + (titles[page] == title)
+                scores[page] = max(scores.get(page, 0), score)
+    found: dict[int, int] | None = None
+    for word in (
+        language.stem(word) for word in re.findall(r"\w+", looked_for) if language.word_filter(word)
+    ):
         of_word: dict[int, int] = {}
-        for field, score in (("terms", IN_TEXT), ("titleterms", IN_TITLE)):
-            found = index[field].get(word, [])
-            of_word |= dict.fromkeys([found] if isinstance(found, int) else found, score)
-        scores = {page: scores[page] + of_word[page] for page in scores.keys() & of_word.keys()}
-    return [index["docnames"][page] for page in sorted(scores, key=lambda page: -scores[page])]
+        for field, score in (("terms", TERM), ("titleterms", TITLE)):
+            pages = index[field].get(word, [])
+            of_word |= dict.fromkeys([pages] if isinstance(pages, int) else pages, score)
+        common = of_word.keys() if found is None else found.keys() & of_word.keys()
+        found = {page: max(of_word[page], (found or {}).get(page, 0)) for page in common}
+    for page, score in (found or {}).items():
+        scores[page] = max(scores.get(page, 0), score)
+    for page in scores:
+        scores[page] += sum(more for folder, more in by_folder().items() if names[page].startswith(folder))
+    return [names[page] for page in sorted(scores, key=lambda page: (-scores[page], titles[page].lower()))]
 
 
 def unanswered(html: Path) -> Iterator[str]:

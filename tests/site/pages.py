@@ -15,6 +15,9 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
+from tests.site.drawings import drawn
+from tests.site.performance import PAGE as PERFORMANCE
+
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 FRONT: Final = "README.md"
 INDEX: Final = "docs/README.md"
@@ -68,7 +71,9 @@ def sections(pages: dict[str, str]) -> list[Section]:
 def parents(pages: dict[str, str], listed: set[str]) -> dict[str, list[str]]:
     """The pages that the index does not have, by the page that they are below: ``parts.md`` if none is."""
     below: dict[str, list[str]] = {}
-    for page in sorted(pages.keys() - listed - {FRONT}):
+    linked = [resolved(name, link.group(3)) for name in pages for link in LINK.finditer(pages[name])]
+    order = {page: number for number, page in reversed([*enumerate(linked)])}
+    for page in sorted(pages.keys() - listed - {FRONT}, key=lambda page: (order.get(page, len(order)), page)):
         folders = [*PurePosixPath(page).parent.parents] if page.endswith("/README.md") else []
         folders = folders or [*PurePosixPath(page).parents]
         owners = (f"{folder}/README.md" for folder in folders if str(folder) != ".")
@@ -120,13 +125,14 @@ def gather(target: Path, generated: dict[str, str]) -> dict[str, str]:
     text of each in the order of the table of contents."""
     pages = all_pages() | {name: text for name, text in generated.items() if name.endswith(".md")}
     chapters = sections(pages)
-    listed = {page for chapter in chapters for page in chapter.pages}
+    listed = {page for chapter in chapters for page in chapter.pages} | {PERFORMANCE}
     below = parents(pages, listed)
     pages["parts.md"] = parts_page(below["parts.md"], pages)
-    chapters.insert(1, Section("Look up", ["reference/index.rst"]))
+    chapters.insert(2, Section("Look up", ["reference/index.rst", PERFORMANCE]))
     chapters[-1].pages.append("parts.md")
     staged = {name: rewritten(name, text, pages) for name, text in pages.items()}
     for name, (text, files) in staged.items():
+        text = drawn(text, headline(text))
         text += contents("", below.get(name, [])) if name in below else ""
         if name == FRONT:
             text += "".join(contents(*chapter) for chapter in chapters)

@@ -1,6 +1,6 @@
 // How the search orders pages: those that say how to do something first, those on how jitree is made last.
 const BY_FOLDER = {
-  "docs/": 12, "docs/how/": 2, "examples/": 4, "reference/": 4, "SECURITY": 2,
+  "docs/": 12, "docs/README": -12, "docs/how/": 2, "examples/": 4, "reference/": 0, "SECURITY": 2,
   "RATIONALE": -20, "CHANGELOG": -20, "perf/": -8, "tests/": -20, "jitree/": -4, "parts": -20
 };
 var Scorer = {
