@@ -72,7 +72,7 @@ def test_the_frequent_errors_are_those_that_are_raised() -> None:
 
 def test_measurements_become_a_page() -> None:
     page = performance.page((ROOT / performance.SOURCE).read_text(encoding="utf-8"))
-    assert "| Calls: local-sync, from device | 7 |" in page
+    assert "| local-sync, from device | 7 |" in page
     assert "load of 100 dispatches | 0." in page and "`ddddocr`" in page
 
 

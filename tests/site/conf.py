@@ -22,6 +22,7 @@ autodoc_member_order = "groupwise"
 autoclass_content = "both"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
+pygments_style, pygments_dark_style = "default", "github-dark"
 html_theme = "furo"
 html_title = f"jitree {release}"
 html_show_sphinx = False

@@ -69,16 +69,17 @@ def sections(pages: dict[str, str]) -> list[Section]:
 
 
 def parents(pages: dict[str, str], listed: set[str]) -> dict[str, list[str]]:
-    """The pages that the index does not have, by the page that they are below: ``parts.md`` if none is."""
+    """The pages that the index does not have, by the page that they are below: ``parts.md`` if none is.
+
+    They are in the order in which that page links to them."""
     below: dict[str, list[str]] = {}
-    linked = [resolved(name, link.group(3)) for name in pages for link in LINK.finditer(pages[name])]
-    order = {page: number for number, page in reversed([*enumerate(linked)])}
-    for page in sorted(pages.keys() - listed - {FRONT}, key=lambda page: (order.get(page, len(order)), page)):
-        folders = [*PurePosixPath(page).parent.parents] if page.endswith("/README.md") else []
-        folders = folders or [*PurePosixPath(page).parents]
-        owners = (f"{folder}/README.md" for folder in folders if str(folder) != ".")
+    for page in sorted(pages.keys() - listed - {FRONT}):
+        owners = (f"{folder}/README.md" for folder in PurePosixPath(page).parents if str(folder) != ".")
         owner = next((owner for owner in owners if owner in pages and owner not in (page, INDEX)), "parts.md")
         below.setdefault(owner, []).append(page)
+    for owner, names in below.items():
+        linked = [resolved(owner, link.group(3)) for link in LINK.finditer(pages.get(owner, ""))]
+        names.sort(key=lambda name: linked.index(name) if name in linked else len(linked))
     return below
 
 

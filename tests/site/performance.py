@@ -16,14 +16,12 @@ FRONT: Final = """# Performance
 Ratios are the other side's time over jitree's, measured in turn in one run: above 1 jitree takes less time.
 The least is of one program, the mean of all. [perf/README.md](perf/README.md) has every row, and commands to
 measure it again; this page is made of its tables. `python perf/against.py BASE` compares two versions.
-
-| What | Programs | Mean | Least | Command | When and where |
-| --- | --- | --- | --- | --- | --- |
 """
+HEADS: Final = "| Programs | Number | Mean | Least |\n| --- | --- | --- | --- |\n"
 SLOWER: Final = """
 ## What is slower
 
-Rows of those tables in which jitree takes longer:
+Rows of its tables in which jitree takes longer:
 
 | What | Ratio | Measured by |
 | --- | --- | --- |
@@ -41,43 +39,52 @@ class Table(NamedTuple):
 
 def tables(text: str) -> Iterator[Table]:
     """The blocks of each section, with the last command before them."""
+    place = dated = ""
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         title, _, body = section.partition("\n")
-        command = place = ""
+        command = ""
         for number, part in enumerate(re.split(r"^```\n", body, flags=re.MULTILINE)):
             if number % 2:
                 yield Table(title, command, place, part.splitlines())
             for paragraph in part.split("\n\n") if number % 2 == 0 else ():
-                if found := COMMAND.match(paragraph.strip()):
-                    command, place = found.group(1), where(found.group(2))
+                if found := COMMAND.search(paragraph):
+                    command = " ".join(found.group(1).split())
+                    place = where(found.group(2), dated)
+                    dated = place if re.search(r"20\d\d-", place) else dated
                 elif found := re.match(r"With `(--[^`]+)`", paragraph.strip()):
                     command = f"{command.partition(' --')[0]} {found.group(1)}"
 
 
-def where(text: str) -> str:
-    """The date and machine, which a sentence begins with."""
+def where(text: str, before: str) -> str:
+    """The date and machine that a sentence begins with: that of the measurement before, if it is the same."""
     plain = " ".join(text.split())
-    return re.split(r"(?<=[a-z0-9)])[:.](?= |$)", plain)[0]
+    return (
+        before
+        if plain.startswith(("the same machine", "same machine"))
+        else re.split(r"(?<=[a-z0-9)])[:.](?= |$)", plain)[0]
+    )
 
 
 def page(text: str) -> str:
-    """All means, then all rows below 1."""
-    means, slower = [], []
+    """All means, by what measured them, then all rows below 1."""
+    means: dict[tuple[str, str], list[str]] = {}
+    slower: list[str] = []
     for table in tables(text):
+        title = "" if table.section in {section for section, _ in means} else f"\n## {table.section}\n"
+        title += f"\n`{table.command}`, {table.place}.\n\n{HEADS}"
         for line in table.rows:
             if found := MEAN.match(line):
                 what, mean, programs, worst = found.groups()
-                name = f"{table.section}: {what}" if what else table.section
-                means.append(
-                    f"| {name} | {programs} | {mean} | {worst} | `{table.command}` | {table.place} |\n"
-                )
+                row = f"| {what or 'all'} | {programs} | {mean} | {worst} |\n"
+                means.setdefault((table.section, table.command), [title]).append(row)
                 if what and "onnxruntime" in what and float(worst) < 1:
                     slower.append(f"| {table.section}, {what}, at worst | {worst} | `{table.command}` |\n")
             elif (found := ROW.match(line)) and float(found.group(3)) < 1:
-                name, more = found.group(1), f", {found.group(4)}" if found.group(4) else ""
+                name, more = " ".join(found.group(1).split()), f", {found.group(4)}" if found.group(4) else ""
                 slower.append(f"| {table.section}: {name}{more} | {found.group(3)} | `{table.command}` |\n")
     said = "".join(f"* {sentence}\n" for sentence in sentences(text))
-    return FRONT + "".join(means) + SLOWER + "".join(slower) + f"\nAnd in its text:\n\n{said}"
+    all_means = "".join(row for rows in means.values() for row in rows)
+    return FRONT + SLOWER + "".join(slower) + f"\nAnd in its text:\n\n{said}" + all_means
 
 
 def sentences(text: str) -> list[str]:
