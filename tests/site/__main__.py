@@ -26,7 +26,7 @@ def main() -> int:
     source, html = target / "source", target / "html"
     shutil.rmtree(target, ignore_errors=True)
     texts = pages.gather(source, generated())
-    options = ["-q", "-W", "--keep-going", "-j", "auto", "-b", "html", "-c", str(HERE), "-d", str(target / "read")]
+    options = "-q -W --keep-going -j auto -b html".split() + ["-c", str(HERE), "-d", str(target / "read")]
     status = int(build_main([*options, str(source), str(html)]))
     (html / "llms.txt").write_text(short_list(texts), encoding="utf-8")
     (html / "llms-full.txt").write_text("\n\n".join(texts.values()), encoding="utf-8")
