@@ -89,14 +89,16 @@ def find_fold(
 ) -> Fold | None:  # fmt: skip
     """Finds the loop that continues the vector loop, if vectors get fuller."""
     width, read = vector.extent, dependence.counters_as_data()
-    if width is None or any(access.bytes > 4 for access in structure.accesses):
+    if width is None:
         return None
-    repeated = prod(level.count for level in structure.levels if not structure.stores[0].step(level).terms)
-    number = min(0, *(counter.number for counter in structure.counters)) - 1
     for rows in candidates:
         steps = _row_steps(structure, rows, vector)
         if rows.extent is None or rows.extent < 2 or {rows.counter, vector.counter} & read or steps is None:
             continue
+        repeated = prod(
+            level.count for level in structure.levels if not structure.stores[0].step(level).terms
+        )
+        number = min(0, *(counter.number for counter in structure.counters)) - 1
         best, least = None, rows.extent * -(-width // LANES) * (repeated + 2) / _FULLER
         for pitch in sorted({width, *steps.values()}):
             gaps = {access: step - pitch for access, step in steps.items() if step != pitch}
@@ -131,7 +133,7 @@ def _row_steps(structure: Structure, rows: Level, columns: Level) -> dict[Elemen
             continue
         if access.predicate or access.computed or along.number != 1 or down.number is None:
             return None
-        if down.number < (columns.extent or 0):
+        if down.number < (columns.extent or 0) or access.bytes > 4:
             return None
         found[access] = down.number
     return found
