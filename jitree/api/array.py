@@ -19,7 +19,6 @@ from jitree.api.calls.transfers import (
     keep_interrupt,
     to_numpy,
 )
-from jitree.base.finalizers import guard
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError, fold, folded, pass_interruption
 from jitree.hal.buffer import PENDING, BufferView
 from jitree.hal.enums import WRITING
@@ -37,7 +36,6 @@ _REPR_ELEMENTS = 1000
 _LITTLE = 64 << 10
 """Bytes that machine code reads in 10 us; Python reads a part in 90."""
 _DONATED = "the array was donated to a call and cannot be used any more"
-_GIVING = guard()
 
 
 class _ArrayExports:
@@ -98,12 +96,13 @@ class Array(HostMethods, ImplicitTransfer):
         """Those and the strides, where another library looks for them."""
 
     def _be_passed(self, keeper: Keeper, marker: object) -> bool:
-        """Gives the array a handle for direct calls of a session. False if it has one in another.
-        The lock of the session's context must be held."""
-        if self._owner is None:
-            self._owner = keeper.own(self.buffer_view)
-            self._keeper = keeper
-        if self._keeper is not keeper:
+        """Gives the array a handle for direct calls of a session. False if it has one in another, or another
+        thread has just given it away. The lock of the session's context must be held."""
+        view = self.buffer_view if self._owner is None else None
+        owner = None if view is None else keeper.own(view)
+        if owner is not None and self._owner is None and self._view is view:
+            self._owner, self._keeper = owner, keeper
+        if self._owner is None or self._keeper is not keeper:
             return False
         self._passed_as = marker
         return True
@@ -111,11 +110,18 @@ class Array(HostMethods, ImplicitTransfer):
     def _give_up(self) -> None:
         """Lets go of the elements, which belong to another owner from now on. FAILED_PRECONDITION if they are
         already: another thread may have donated them."""
-        with _GIVING:
-            self._require_elements()
-            self._be_written()
-            self._passed_as = self._view = None
-            self._owner = self._keeper = None
+        _kept = self._parts()
+        if self._view is None and self._owner is None:
+            raise FailedPreconditionError(_DONATED)
+        self._passed_as = self._view = self._owner = self._keeper = self._elements = None
+        WRITES[0] += 1
+
+    # Other threads pass, donate and read the array meanwhile. They come where something is called: not
+    # between a look at these attributes and their change, nor between their changes, as long as what they
+    # had is kept: its end is a call.
+
+    def _parts(self) -> tuple[object, ...]:
+        return self._passed_as, self._view, self._owner, self._keeper, self._elements
 
     def _be_written(self) -> None:
         """A program or another library may write to the elements: what the host has seen of them, by whatever
@@ -125,9 +131,9 @@ class Array(HostMethods, ImplicitTransfer):
 
     def _be_copied(self, copy: BufferView) -> BufferView:
         """Has other memory with its elements from now on, which programs may write to."""
-        self._view = copy  # first: other threads look at the array meanwhile
-        self._passed_as = self._elements = None
-        self._owner = self._keeper = None
+        _kept = self._parts()
+        self._view = copy
+        self._passed_as = self._owner = self._keeper = self._elements = None
         return copy
 
     @property
@@ -157,7 +163,10 @@ class Array(HostMethods, ImplicitTransfer):
                 raise FailedPreconditionError(_DONATED)
             # Machine code that runs may count references of the same entry, which making the object changes.
             with keeper.lock:
-                view = self._view = cast(BufferView, keeper.owned(owner))
+                view = cast(BufferView, keeper.owned(owner))
+            if self._owner is not owner:  # given away meanwhile
+                return self.buffer_view
+            self._view = view
         return view
 
     @property
@@ -180,8 +189,9 @@ class Array(HostMethods, ImplicitTransfer):
         >>> session.empty((2, 3)).shape
         (2, 3)
         """
-        if self._view is None and self._keeper is not None:
-            shape = self._keeper.shape(self._owner)
+        keeper, owner = self._keeper, self._owner
+        if self._view is None and keeper is not None and owner is not None:
+            shape = keeper.shape(owner)
             if shape is not None:
                 return shape
         return self.buffer_view.shape
@@ -189,8 +199,9 @@ class Array(HostMethods, ImplicitTransfer):
     @property
     def element_type(self) -> ElementType:
         """The type of its elements, as programs name it: ``i32``, ``bf16``."""
-        if self._view is None and self._keeper is not None:
-            known = self._keeper.type_and_encoding(self._owner)
+        keeper, owner = self._keeper, self._owner
+        if self._view is None and keeper is not None and owner is not None:
+            known = keeper.type_and_encoding(owner)
             if known is not None:
                 return element_type(known[0])
         return element_type(self.buffer_view.element_type)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from jitree import errors
 from jitree.base.callbacks import allocator_address
-from jitree.base.finalizers import Finalizer, uninterrupted
+from jitree.base.finalizers import Descriptor, Finalizer, uninterrupted
 from jitree.base.memory import note_native
 from jitree.base.records import NamedTuple, Protocol
 from jitree.errors import (
@@ -61,20 +61,13 @@ class _AddressRange(NamedTuple):
     executable: bool
 
 
-class _Descriptor:
-    """An open file, closed with the object."""
-
-    def __init__(self, number: int) -> None:
-        self._ending = Finalizer(partial(os.close, number))
-
-
 class SharedObject:
     """Owns an opened library, closed when nothing refers to the object any more.
 
     Reads only what the library's own file was mapped to (``Memory`` of :mod:`jitree.loaders.library`).
     """
 
-    def __init__(self, path: str, data: Buffer, keep: _Descriptor | None = None) -> None:
+    def __init__(self, path: str, data: Buffer, keep: Descriptor | None = None) -> None:
         """Opens a library, of which the file contains ``data``, and what it needs.
 
         FAILED_PRECONDITION for what is no complete library for this machine, and with the linker's message
@@ -103,11 +96,11 @@ class SharedObject:
         preserve = os.environ.get(PRESERVE_VARIABLE, "")
         if preserve:
             return SharedObject(_preserved_file(data, None if preserve == "1" else preserve), data)
-        descriptor = _memory_file(data) if os.path.isdir(_DESCRIPTORS) else None
-        if descriptor is not None:
+        opened = _memory_file(data) if os.path.isdir(_DESCRIPTORS) else None
+        if opened is not None:
             # The linker knows libraries by name: the descriptor, and with it the name, stays taken while the
             # library is open. A second library under the same name would silently be the first.
-            return SharedObject(f"{_DESCRIPTORS}/{descriptor}", data, _Descriptor(descriptor))
+            return SharedObject(f"{_DESCRIPTORS}/{opened.number}", data, opened)
         with tempfile.NamedTemporaryFile(prefix="jitree_", suffix=".so") as file:
             file.write(data)
             file.flush()
@@ -159,7 +152,7 @@ class SharedObject:
         )
 
 
-def _close(handle: int, keep: _Descriptor | None) -> None:
+def _close(handle: int, keep: Descriptor | None) -> None:
     """Closes a library; ``keep`` lives until then."""
     _ctypes.dlclose(handle)
 
@@ -174,17 +167,17 @@ def _make_math_library_global() -> ctypes.CDLL | None:
         return None
 
 
-def _memory_file(data: Buffer) -> int | None:
-    """The descriptor of a file in memory; None where that is not allowed."""
+def _memory_file(data: Buffer) -> Descriptor | None:
+    """A file in memory; None where that is not allowed."""
     for flags in (_MFD_CLOEXEC | _MFD_EXEC, _MFD_CLOEXEC):
         try:
-            descriptor = os.memfd_create("jitree-executable", flags)
+            opened = Descriptor(os.memfd_create, "jitree-executable", flags)
         except (AttributeError, OSError) as error:
             pass_interruption(error)
             continue
-        with open(descriptor, "wb", closefd=False) as file:
+        with open(opened.number, "wb", closefd=False) as file:
             file.write(data)
-        return descriptor
+        return opened
     return None
 
 

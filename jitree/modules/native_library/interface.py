@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any, Final
 
 from jitree.base.callbacks import Callback, allocator_address, free, keep, take_kept
-from jitree.base.finalizers import guard, with_lock
+from jitree.base.finalizers import Descriptor, guard, with_lock
 from jitree.base.memory import Mapping, map_code, once
 from jitree.base.records import NamedTuple
 from jitree.errors import (
@@ -192,7 +192,7 @@ def _copy(address: int, structure: ctypes.Structure) -> bool:
 def read_memory(address: int, size: int) -> bytes | None:
     """Bytes of this process; None where there is no memory, which a plain read would end the process for."""
     try:
-        data = os.pread(_own_memory(), size, address)
+        data = os.pread(_own_memory().number, size, address)
     except (OSError, OverflowError) as error:
         pass_interruption(error)
         return None
@@ -200,8 +200,8 @@ def read_memory(address: int, size: int) -> bytes | None:
 
 
 @cache
-def _own_memory() -> int:
-    return os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+def _own_memory() -> Descriptor:
+    return Descriptor(os.open, "/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class ExportedFunction(NamedTuple):
