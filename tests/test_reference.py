@@ -141,7 +141,7 @@ def test_attributes_of_public_classes_say_what_they_are() -> None:
 
 def test_editors_read_what_calls_give() -> None:
     """Editors that run nothing know results by annotations; of overloads none gives just anything."""
-    given = {
+    given: dict[Any, str] = {
         jitree.Session.to_device: "Array", jitree.Session.empty: "Array", jitree.Array.copy: "Array",
         jitree.Session.lookup: "Function", jitree.Session.prepare: "Function", jitree.Program.open: "Session",
         jitree.Module.__getattr__: "Function", jitree.Module.__getitem__: "Function",
