@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_overloads
 
 import numpy as np
 import pytest
@@ -137,6 +137,22 @@ def test_attributes_of_public_classes_say_what_they_are() -> None:
     }
     assert silent == set()
     assert sum(map(len, found.values())) > len(classes)
+
+
+def test_editors_read_what_calls_give() -> None:
+    """Editors that run nothing know results by annotations; of overloads none gives just anything."""
+    given: dict[Any, str] = {
+        jitree.Session.to_device: "Array", jitree.Session.empty: "Array", jitree.Array.copy: "Array",
+        jitree.Session.lookup: "Function", jitree.Session.prepare: "Function", jitree.Program.open: "Session",
+        jitree.Module.__getattr__: "Function", jitree.Module.__getitem__: "Function",
+        jitree.Session.tap: "Taps", jitree.Session.profile: "Profile", jitree.Session.metrics: "Metrics",
+        jitree.inspect: "ModuleSummary", jitree.diff: "Difference", jitree.Session.__enter__: "Session",
+    }  # fmt: skip
+    assert all(inspect.signature(said).return_annotation == name for said, name in given.items())
+    for load in (jitree.load, jitree.Session.load):
+        one, several, both = (inspect.signature(each).return_annotation for each in get_overloads(load))
+        assert (one, several) == ("Module", "tuple[Module, ...]") and both == f"{one} | {several}"
+        assert inspect.signature(load).return_annotation == both  # which some editors read
 
 
 def test_the_rules_find_what_is_lacking() -> None:

@@ -574,15 +574,29 @@ def load(
 
 @overload
 def load(
+    first: Loaded,
+    second: Loaded,
+    /,
+    *others: Loaded,
+    device: DeviceChoice = None,
+    compiled: Compiled = None,
+    **options: Unpack[SessionOptions],
+) -> tuple[Module, ...]: ...
+
+
+@overload
+def load(
     *sources: Loaded,
     device: DeviceChoice = None,
     compiled: Compiled = None,
     **options: Unpack[SessionOptions],
-) -> Any: ...
+) -> Module | tuple[Module, ...]: ...
 
 
 @folded
-def load(*sources: Loaded, device: DeviceChoice = None, compiled: Compiled = None, **options: Any) -> Any:
+def load(
+    *sources: Loaded, device: DeviceChoice = None, compiled: Compiled = None, **options: Any
+) -> Module | tuple[Module, ...]:
     """Loads modules into a new session, which lives as long as they are used; see :meth:`Session.load`.
 
     ``sources`` and ``compiled`` are those of :meth:`Session.load`; ``device`` (``local-sync``,

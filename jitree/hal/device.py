@@ -340,9 +340,9 @@ class Device(Unique, QueueOperations):
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
         """Makes a timeline semaphore, whose payload is ``initial_value`` at first.
 
-        ``flags`` are reserved. Waiting for it says what is wrong; this raises nothing.
+        ``flags`` are reserved. INVALID_ARGUMENT for what is no integer.
         """
-        return self.semaphore_type()(initial_value)
+        return self.semaphore_type()(integer("initial_value", initial_value))
 
     def import_event(self, semaphore: Semaphore, value: int, event: int) -> None:
         """Signals a semaphore when an event of the driver has happened.
