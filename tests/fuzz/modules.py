@@ -33,6 +33,8 @@ from tests.fuzz.seeds import seeds
 TIERS: Final = ("plain", "fast")
 LIMIT: Final = 0.1
 """Seconds of a call: damaged programs may loop for ever."""
+SHOWN: Final = 4096
+"""Bytes of a buffer that are compared: a damaged program may make one of gigabytes."""
 MOST: Final = 8
 OTHERS: Final = 3
 """Functions that are called, with damage and without."""
@@ -162,7 +164,7 @@ def _seen(value: object) -> object:
     if isinstance(value, float):
         return "nan" if value != value else struct.pack("<d", value)
     if isinstance(value, VmBuffer):
-        return bytes(value)
+        return value.length, value.view[:SHOWN].tobytes()
     return len(value) if isinstance(value, VmList) else value
 
 
