@@ -19,6 +19,7 @@ from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParame
 if TYPE_CHECKING:
     from jitree.cuda.api import Owned
     from jitree.cuda.context import CudaContext
+    from jitree.cuda.stream import Stream
     from jitree.hal.pipeline_layout import PipelineLayout, SourceLocation
     from jitree.regs.handles import HandleTable
 
@@ -219,6 +220,20 @@ class OwnKernel(NamedTuple):
     """Addresses of the KernelEntry records of the dispatches that it is for, which follow each other."""
     kept: object
     """What its code is of."""
+    call: Callable[[Stream, OwnCall], None] | None = None
+    """What the host calls in place of a launch, with the stream's lock held."""
+
+
+class OwnCall(NamedTuple):
+    """Says what a dispatch, or a run, gives to a function that the host calls in its place."""
+
+    addresses: Sequence[int]
+    """Of bindings."""
+    lengths: Sequence[int]
+    counts: Sequence[int]
+    """How many bindings each dispatch has."""
+    constants: Sequence[int]
+    grid: tuple[int, int, int]
 
 
 class CudaFunctionTable:
