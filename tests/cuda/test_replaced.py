@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-import numba
 import numpy as np
 import pytest
 
@@ -354,15 +353,14 @@ def test_ready_kernels_of_triton(gpu: CudaDevice, name: str, shapes: list[list[i
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@numba.njit
-def _both(weights: Any, scales: Any, _numbers: Any, x: Any, _same: Any, out: Any) -> None:
+def _multiply(weights: Any, scales: Any, _numbers: Any, x: Any, _same: Any, out: Any) -> None:
     out[:] = x @ (weights * scales)
 
 
 def _own_pair() -> Kernel:
     """A run by one kernel: rows in y, columns in x."""
-    source = """extern "C" __global__ void both(const signed char* weights, const float* scales, float* numbers,
-        const float* x, const float* same, float* out) {
+    source = """extern "C" __global__ void both(const signed char* weights, const float* scales,
+        float* numbers, const float* x, const float* same, float* out) {
         int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
         float sum = 0;
         for (int k = 0; k < 1024; ++k) sum += x[row * 1024 + k] * weights[k * 1024 + column];
@@ -377,7 +375,7 @@ SIZES = [
 PAIR = ["*dequantised_dispatch_0*", "*dequantised_dispatch_1*"]
 ON_GPU: list[tuple[str, Any, Callable[[], Kernel]]] = [
     ("dequantised", PAIR, _own_pair),
-    ("dequantised", PAIR, lambda: Kernel(_both, SIZES)),
+    ("dequantised", PAIR, lambda: Kernel(_multiply, SIZES)),
     ("product", "*product_dispatch_0*", lambda: by_cublas.product(1024, 1024, 1024)),
     ("product", "*product_dispatch_0*", lambda: by_triton.product(1024, 1024, 1024)),
     ("softmax", "*softmax_dispatch_0*", lambda: by_triton.softmax(1024, 1024)),
@@ -387,7 +385,10 @@ ON_GPU: list[tuple[str, Any, Callable[[], Kernel]]] = [
 @pytest.mark.parametrize(("name", "names", "make"), ON_GPU)
 def test_a_gpu_checks_dispatches_and_runs(gpu: CudaDevice, name: str, names: Any, make: Any) -> None:
     """Results of the first call, which is checked, are the original's, and the others' near them."""
-    shapes = {"dequantised": [(64, 1024), (1024, 1024), (1024,)], "product": [(1024, 1024)] * 2}
+    shapes: dict[str, list[Any]] = {
+        "dequantised": [(64, 1024), (1024, 1024), (1024,)],
+        "product": [(1024, 1024)] * 2,
+    }
     generator = np.random.default_rng(1)
     inputs = [generator.standard_normal(s, np.float32) for s in shapes.get(name, [(1024, 1024)])]
     if name == "dequantised":
