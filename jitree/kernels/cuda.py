@@ -166,6 +166,8 @@ class Verification(EventReader):
         self._steps: list[DeviceStep] = []
         """Of a run, those that have begun."""
         self._before: list[tuple[Extent, npt.NDArray[np.uint8]]] = []
+        self._between: list[tuple[Extent, npt.NDArray[np.uint8]]] = []
+        """What the last one of a run begins with."""
 
     def submitted(self, work: Any) -> EventReader | None:
         self._steps, self._before = [], []
@@ -177,6 +179,8 @@ class Verification(EventReader):
         if event.kind == DISPATCH and (event.executable, event.function) == functions[place % len(functions)]:
             self._steps.append(event)
             self._before += [(extent, np.array(event.look(extent))) for extent in event.operands]
+            if len(self._steps) == len(functions):
+                self._between = [(extent, np.array(event.look(extent))) for extent, _ in self._before]
         else:
             self._steps, self._before = [], []
 
@@ -198,6 +202,9 @@ class Verification(EventReader):
         for (address, _), data in reversed(before):  # what was first seen counts
             mirror.at(address, len(data))[:] = data
         copied = CopiedMemory([mirror.moved(extent) for extent in ranges])
+        for (address, _), data in self._between:
+            mirror.at(address, len(data))[:] = data
+        copied.keep_changes()
         launches = self._launches
         counts = [len(step.operands) for step in steps]
         with launches.stream.lock:

@@ -45,6 +45,10 @@ class KernelCall(NamedTuple):
     stream: int = 0
     """The CUstream that the dispatch is in; 0 on other devices."""
 
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Gives it to libraries, such as ``cupy.cuda.Stream.from_external``."""
+        return 0, self.stream
+
 
 class BoundTensor(NamedTuple):
     """A tensor in a binding of a dispatch. One length may be unknown; memory tells it."""

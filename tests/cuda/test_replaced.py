@@ -415,7 +415,7 @@ def test_a_gpu_lends_its_memory_to_functions(gpu: CudaDevice) -> None:
     cupy = pytest.importorskip("cupy")
 
     def threefold_there(x: Any, y: Any, call: KernelCall) -> None:
-        with cupy.cuda.ExternalStream(call.stream):
+        with cupy.cuda.Stream.from_external(call):
             cupy.asarray(y)[:] = cupy.asarray(x) * 3
 
     with Session(device=gpu) as session:
