@@ -129,20 +129,20 @@ SOFTMAX = "*softmax_dispatch_0*"
 TILES = {"COLUMNS": 1024, "DEPTH": 1024, "TILE": 32, "STEP": 64, "num_warps": 4, "num_stages": 3}
 ROW = {"COLUMNS": 768, "WIDTH": 1024, "EPSILON": 1e-5, "num_warps": 4}
 DEQUANTISED = Kernel(dequantised, ["?xi8", *["?xf32"] * 5], grid=(2, 32), arguments=TILES)
-NORMALISED = Kernel(normalised, ["?xf32"] * 7, grid=1024, arguments=ROW)
+NORMALISED = Kernel(normalised, ["?xf32"] * 7, grid=16384, arguments=ROW)
 CASES: list[tuple[str, Any, Any]] = [
     ("dequantised by Triton", PAIR, lambda: DEQUANTISED),
     ("product by Triton", "*product_dispatch_0*", lambda: by_triton.product(1024, 1024, 1024)),
     ("product by cuBLAS", "*product_dispatch_0*", lambda: by_cublas.product(1024, 1024, 1024)),
-    ("softmax by Triton", SOFTMAX, lambda: by_triton.softmax(1024, 1024)),
-    ("softmax by numpy", SOFTMAX, lambda: Kernel(by_numpy, ["1024x1024xf32"] * 2)),
+    ("softmax by Triton", SOFTMAX, lambda: by_triton.softmax(16384, 1024)),
+    ("softmax by numpy", SOFTMAX, lambda: Kernel(by_numpy, ["16384x1024xf32"] * 2)),
     ("layer_norm by Triton", LAYERED, lambda: NORMALISED),
 ]
 INPUTS = {
     "dequantised": [(64, 1024), (1024, 1024), (1024,)],
     "product": [(1024, 1024)] * 2,
-    "softmax": [(1024, 1024)],
-    "layer_norm": [(1024, 768), (768,), (768,)],
+    "softmax": [(16384, 1024)],
+    "layer_norm": [(16384, 768), (768,), (768,)],
 }
 
 

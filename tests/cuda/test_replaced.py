@@ -378,7 +378,7 @@ ON_GPU: list[tuple[str, Any, Callable[[], Kernel]]] = [
     ("dequantised", PAIR, lambda: Kernel(_multiply, SIZES)),
     ("product", "*product_dispatch_0*", lambda: by_cublas.product(1024, 1024, 1024)),
     ("product", "*product_dispatch_0*", lambda: by_triton.product(1024, 1024, 1024)),
-    ("softmax", "*softmax_dispatch_0*", lambda: by_triton.softmax(1024, 1024)),
+    ("softmax", "*softmax_dispatch_0*", lambda: by_triton.softmax(16384, 1024)),
 ]
 
 
@@ -390,7 +390,7 @@ def test_a_gpu_checks_dispatches_and_runs(gpu: CudaDevice, name: str, names: Any
         "product": [(1024, 1024)] * 2,
     }
     generator = np.random.default_rng(1)
-    inputs = [generator.standard_normal(s, np.float32) for s in shapes.get(name, [(1024, 1024)])]
+    inputs = [generator.standard_normal(s, np.float32) for s in shapes.get(name, [(16384, 1024)])]
     if name == "dequantised":
         inputs[1] = np.clip(inputs[1] * 40, -128, 127).astype(np.int8)
     try:
