@@ -89,13 +89,14 @@ class StreamCalls:
 
 
 class Mirror:
-    """Holds ranges of the device on the host; those that overlap share memory."""
+    """Holds ranges of the device on the host; those that overlap share memory. Those that only touch may be
+    of several allocations, which no copy goes across."""
 
     def __init__(self, ranges: Sequence[Extent]) -> None:
         self.regions: list[tuple[int, npt.NDArray[np.uint8]]] = []
         first = end = -1
         for address, length in [*sorted(ranges), (1 << 62, 0)]:
-            if address > end:
+            if address >= end:
                 if end >= 0:
                     self.regions.append((first, np.zeros(end - first, np.uint8)))
                 first = end = address

@@ -26,6 +26,7 @@ from jitree.errors import (
 )
 from jitree.kernels import Kernel, KernelCall, by_cublas, by_triton
 from jitree.kernels.cuda import CudaLaunches
+from jitree.kernels.cuda_calls import Mirror
 from jitree.kernels.cuda_code import KernelTarget, code_of
 from tests.cuda.fake import FakeDriver, FakeKernel
 from tests.cuda.programs import STATELESS
@@ -230,6 +231,16 @@ def test_what_a_function_raises_is_the_error_of_the_call(scaling: Module) -> Non
             assert f"in kernel raising, which replaces {FIRST}" in "".join(caught.value.__notes__)
             assert any(entry.name == "raising" for entry in caught.traceback)
     assert [factor(scaling) for _ in range(3)] == [2] * 3
+
+
+def test_ranges_that_touch_are_copied_apart() -> None:
+    mirror = Mirror([(64, 8), (72, 8), (76, 8), (64, 4), (64, 0)])
+    assert sorted((address, len(data)) for address, data in mirror.regions if len(data)) == [
+        (64, 8),
+        (72, 12),
+    ]
+    mirror.at(72, 8)[:] = 7
+    assert mirror.at(76, 8).tolist() == [7] * 4 + [0] * 4
 
 
 def test_cublas_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
