@@ -1,4 +1,5 @@
-// What perf/replaced_gpu.py replaces: a product with weights of bytes (two dispatches), a product, softmax and layer normalisation.
+// What perf/replaced_gpu.py replaces: a product with weights of bytes (two dispatches), a product, softmax and
+// layer normalisation.
 // iree-compile replaced.mlir -o replaced_cuda.vmfb --iree-hal-target-device=cuda --iree-cuda-target=sm_80
 module @replaced {
   func.func @dequantised(%x: tensor<64x1024xf32>, %weights: tensor<1024x1024xi8>, %scales: tensor<1024xf32>)
