@@ -19,7 +19,6 @@ from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParame
 if TYPE_CHECKING:
     from jitree.cuda.api import Owned
     from jitree.cuda.context import CudaContext
-    from jitree.cuda.stream import Stream
     from jitree.hal.pipeline_layout import PipelineLayout, SourceLocation
     from jitree.regs.handles import HandleTable
 
@@ -220,12 +219,12 @@ class OwnKernel(NamedTuple):
     """Addresses of the KernelEntry records of the dispatches that it is for, which follow each other."""
     kept: object
     """What its code is of."""
-    call: Callable[[Stream, OwnCall], None] | None = None
-    """What the host calls in place of a launch, with the stream's lock held."""
+    call: Callable[[Any, OwnCall], None] | None = None
+    """What the host calls in place of a launch, with the stream, whose lock is held."""
 
 
 class OwnCall(NamedTuple):
-    """Says what a dispatch, or a run, gives to a function that the host calls in its place."""
+    """Says what dispatches give to a function that the host calls."""
 
     addresses: Sequence[int]
     """Of bindings."""

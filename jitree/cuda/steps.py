@@ -87,7 +87,7 @@ def read_counts(stream: Stream, address: int) -> tuple[int, int, int]:
 
 
 def run_call(stream: Stream, plan: LaunchPlan, step: CallStep, block: Submission) -> None:
-    """Calls a function of the user, which submits to the stream, or waits for it."""
+    """Calls a function of the user, which submits or waits."""
     launch = plan.launches[step.launch]
     assert launch.own is not None and launch.own.kernel.call is not None
     words = [
