@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-class _State:
+class ModuleState:
     """The state of a custom module in a context, and what conversions need there."""
 
     __slots__ = ("surroundings", "value")
@@ -75,7 +75,10 @@ class CustomModule(HostModule):
         """Compared with what importing modules demand."""
         self._create_value = state
         self._exports: dict[tuple[str, str], HostExport] = {}
-        self._classes: dict[type, str] = {}
+        self.types: dict[tuple[str, str], custom_types.FunctionType] = {}
+        """Those that functions state, by name and convention."""
+        self.classes: dict[type, str] = {}
+        """The reference types that :meth:`type` has registered."""
         self._used = False
 
     # -- declaring -------------------------------------------------------------------------------------
@@ -140,7 +143,7 @@ class CustomModule(HostModule):
 
         def register(cls: C) -> C:
             self._require_unused()
-            self._classes[cls] = name
+            self.classes[cls] = name
             return cls
 
         return register
@@ -159,17 +162,15 @@ class CustomModule(HostModule):
         if signature is not None:
             types = custom_types.parse_signature(signature)
         else:
-            types = custom_types.signature_of(function, skipped, self._classes)
-        if not jit:
-            return HostExport(name, types.cconv, _converting(function, types, skipped), attrs)
-        if not types.is_scalar:
+            types = custom_types.signature_of(function, skipped, self.classes)
+        if jit and not types.is_scalar:
             raise errors.InvalidArgumentError(
                 f"function '{name}' is to be compiled, but not all its types are numbers ({types.cconv})"
             )
-        from jitree.api.custom_types import CompiledFunction
-
-        compiled = CompiledFunction(function, types)
-        return HostExport(name, types.cconv, compiled.call, attrs, compiled.address)
+        self.types[name, types.cconv] = types
+        if jit:
+            return compiled_export(name, function, types, attrs)
+        return HostExport(name, types.cconv, converting(function, types, skipped), attrs)
 
     def _add(self, export: HostExport) -> None:
         key = export.name, export.cconv
@@ -198,13 +199,13 @@ class CustomModule(HostModule):
         ALREADY_EXISTS for a name that another class has.
         """
         self._used = True
-        for cls, name in self._classes.items():
+        for cls, name in self.classes.items():
             ref_types.register(name, cls)
 
     def create_state(self, context: ModuleContext) -> object:
         """Makes the module's state in ``context``: what ``state=`` returns. It raises what that raises."""
         value = None if self._create_value is None else self._create_value()
-        return _State(value, _surroundings(context))
+        return ModuleState(value, surroundings_of(context))
 
     def fork_state(self, state: object, context: ModuleContext) -> object:
         """The value's ``fork()`` if it has such a method, else a new one.
@@ -212,9 +213,9 @@ class CustomModule(HostModule):
         ``state``: of the context that is forked; ``context``: the new one. It raises what ``fork`` or
         ``state=`` raises.
         """
-        assert isinstance(state, _State)
+        assert isinstance(state, ModuleState)
         fork = attribute_of(state.value, "fork")
-        return self.create_state(context) if fork is None else _State(fork(), _surroundings(context))
+        return self.create_state(context) if fork is None else ModuleState(fork(), surroundings_of(context))
 
     def __repr__(self) -> str:
         return f"<jitree.CustomModule {self.name} of {len(self._exports)} functions>"
@@ -229,7 +230,16 @@ def require_api_version(version: int, subject: str) -> None:
         )
 
 
-def _surroundings(context: ModuleContext) -> custom_types.Surroundings:
+def compiled_export(
+    name: str, function: Callable[..., Any], types: custom_types.FunctionType, attrs: Mapping[str, str]
+) -> HostExport:
+    """Exports a function of numbers as machine code."""
+    compiled = custom_types.CompiledFunction(function, types)
+    return HostExport(name, types.cconv, compiled.call, attrs, compiled.address)
+
+
+def surroundings_of(context: ModuleContext) -> custom_types.Surroundings:
+    """What conversions need to know of a context."""
     hal = next((module for module in context.modules if isinstance(module, HalModule)), None)
     return custom_types.Surroundings(() if hal is None else hal.devices, context.ref_types)
 
@@ -241,17 +251,18 @@ def _with_value(function: Callable[..., Any], skipped: int) -> Callable[..., Any
     return lambda state, *arguments: function(*arguments)
 
 
-def _converting(
+def converting(
     function: Callable[..., Any], types: custom_types.FunctionType, skipped: int
 ) -> Callable[..., Any]:
-    """The function as the VM calls it: references converted both ways, numbers as they are."""
+    """The function as the VM calls it: references converted both ways, numbers as they are. Its state is a
+    :class:`ModuleState`."""
     call = _with_value(function, skipped)
     if types.is_scalar:
         return call
     received = [(index, item) for index, item in enumerate(types.arguments) if not item.is_number]
     results = types.results
 
-    def convert_and_call(state: _State, *arguments: object) -> object:
+    def convert_and_call(state: ModuleState, *arguments: object) -> object:
         surroundings = state.surroundings
         values = list(arguments)
         for index, item in received:

@@ -136,7 +136,9 @@ class Observable(abc.ABC):
         rtol: float | None = None,
         ulp: float | None = None,
     ) -> Replacement:
-        """Runs a kernel in place of dispatches until :meth:`Replacement.undo` or its block ends.
+        """Runs a kernel in place of dispatches or imports until :meth:`Replacement.undo`.
+
+        Or until the end of a ``with`` block. See ``docs/kernels.md``.
 
         ``name``: ``module.dispatch`` or ``dispatch``, with ``*`` and ``?``; it also means dispatches of
         modules that are loaded later. Several names are a run: the kernel does the work of dispatches that
@@ -146,16 +148,19 @@ class Observable(abc.ABC):
         they differ by more than ``atol``, ``rtol`` and ``ulp`` allow (bits, without any); a tolerance
         verifies too.
 
-        NOT_FOUND, with names that are near, without such a dispatch; FAILED_PRECONDITION for one that is
-        replaced already, and in a call of the session; UNIMPLEMENTED for devices whose dispatches cannot be
-        replaced.
-        """
+        A name that no dispatch has means imports, ``module.function`` as programs call it.
+
+        NOT_FOUND, with names that are near, without such a dispatch or import; FAILED_PRECONDITION for one
+        that is replaced already, and in a call of the session; UNIMPLEMENTED for devices whose dispatches
+        cannot be replaced, and for imports of modules that come with jitree."""
+        from jitree.api.replaced_imports import replacement
         from jitree.kernels.replacement import Replacements, verified
 
         self._require_open()
         if self._replacements is None:
             self._replacements = Replacements(self._context, self._devices)
-        return self._replacements.add(name, kernel, verified(verify, atol, rtol, ulp))
+        found = replacement(self._replacements, name, kernel, verified(verify, atol, rtol, ulp))
+        return self._replacements.add(found)
 
     def debug(self, function: str | Function, /, *arguments: Any, **named: Any) -> Any:
         """Calls a function under the debugger; gives what the call gives.

@@ -135,6 +135,11 @@ class Context(Unique):
         """The modules, in order of registration."""
         return tuple(instance.module for instance in self._instances)
 
+    @property
+    def programs(self) -> tuple[BytecodeInstance, ...]:
+        """The compiled modules, with their state."""
+        return tuple(each for each in self._instances if isinstance(each, BytecodeInstance))
+
     # -- modules -------------------------------------------------------------------------------------
 
     def register(self, modules: Sequence[ModuleLike]) -> None:

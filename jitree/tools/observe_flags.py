@@ -67,7 +67,7 @@ def looking_into(session: Session, flags: ParsedFlags) -> Iterator[None]:
 
 
 def _replace(session: Session, text: str) -> None:
-    """Replaces dispatches as long as the session is there: ``NAME=FILE.py:FUNCTION``."""
+    """Replaces dispatches or imports as long as the session is there: ``NAME=FILE.py:FUNCTION``."""
     name, _, place = text.partition("=")
     path, _, function = place.rpartition(":")
     if not (name and path and function):
