@@ -282,8 +282,7 @@ class Breakpoints:
 
     def _exports(self) -> Iterator[tuple[str, list[str]]]:
         """Dispatches that devices have: names, and where they come from."""
-        devices = self._session.devices
-        for executable in (found for device in devices for found in device.executables):
+        for executable in (found for device in self._session.devices for found in device.executables):
             for ordinal in range(executable.function_count):
                 yield executable.function_name(ordinal), executable.places(ordinal)
 

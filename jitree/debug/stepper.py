@@ -107,7 +107,8 @@ class Stepper:
                 self.stop(Stop(machine, machine.pc, f"failed: {error}", error))
             raise
         finally:
-            self.machine = outer
+            if machine.pending is None or not machine.frame:  # else it waits, for a fence
+                self.machine = outer
 
     def stop(self, stop: Stop, ask: Ask | None = None) -> None:
         """Asks how to go on, of what it asks usually or another. CANCELLED if not at all."""

@@ -203,9 +203,10 @@ def test_ctrl_c_between_steps_stops(deep: jitree.Session) -> None:
     assert "stopped: interrupted" in printed.getvalue()
 
 
-def test_dispatches_stop_in_the_call_that_runs() -> None:
-    """Here one that a host function makes inside of another."""
-    with jitree.Session("local-sync") as session:
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_dispatches_stop_in_the_call_that_runs(device: str) -> None:
+    """Here one that a host function makes inside of another, and that may wait for a fence."""
+    with jitree.Session(device) as session:
         inner: Any = session.load(PROGRAMS / "calls.vmfb")
 
         def signal() -> None:
@@ -214,9 +215,9 @@ def test_dispatches_stop_in_the_call_that_runs() -> None:
         session.append_module(HostFunctions("host", [("signal", "0v_v", signal)]))
         session.load(CALLS.build())
         call = partial(session.call, "deep.signalled", 4)
-        results, printed, _ = debugged(session, call, "break dispatch", "c", "c", "c")
+        results, printed, _ = debugged(session, call, "break dispatch", "c", "p len(%r6)", "c", "c")
     assert results == 8, printed
-    assert printed.count("> calls.both+") == 1, printed
+    assert printed.count("> calls.both+") == 1 and "\n16\n" in printed, printed
 
 
 def test_a_watch_is_of_the_module_where_it_was_set() -> None:
