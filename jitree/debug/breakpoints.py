@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.near_names import nearest
-from jitree.debug.code import Codes, FunctionCode
+from jitree.debug.code import KEPT, Codes, FunctionCode
 from jitree.debug.frames import compiled, evaluate, frames_of, read_global, shortened
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, printable
 from jitree.observe.graph import EVERYTHING
@@ -27,10 +27,6 @@ _LINE: Final = re.compile(r"(.+):(\d{1,9})")
 _SOURCE: Final = re.compile(r"(.+?):(\d+)(?::\d+)?(?: \(.*\))?")
 """``file.mlir:3:10``, ``file.mlir:3 (stage)``"""
 _STORED: Final = "global.store."
-_STRIPPED: Final = (
-    "no module has source locations; IREE keeps them where it compiles without "
-    "--iree-vm-bytecode-module-strip-source-map"
-)
 _INIT: Final = "__init"
 """It has run when its module is debugged."""
 IMPORT: Final = "import"
@@ -280,13 +276,13 @@ class Breakpoints:
         if not words and not names:
             known = ", ".join(sorted(files))
             missing = f"no instruction is from it, and no dispatch; modules have lines of: {known}"
-            raise NotFoundError(f"{printable(file)}:{line}: {missing if known else _STRIPPED}")
+            missing = missing if known else f"no module has source locations; {KEPT}"
+            raise NotFoundError(f"{printable(file)}:{line}: {missing}")
         return words, names
 
     def _exports(self) -> Iterator[tuple[str, list[str]]]:
         """Dispatches that devices have: names, and where they come from."""
-        devices = self._session.devices
-        for executable in (found for device in devices for found in device.executables):
+        for executable in (found for device in self._session.devices for found in device.executables):
             for ordinal in range(executable.function_count):
                 yield executable.function_name(ordinal), executable.places(ordinal)
 
@@ -313,6 +309,11 @@ class Breakpoints:
             near = nearest(pattern, filter(None, names))
             raise NotFoundError(f"no import that is called is named '{printable(pattern)}'{near}")
         return words
+
+    def stops_in(self, code: FunctionCode) -> set[int]:
+        """The offsets of a function that have a breakpoint."""
+        words = self.words.get(_address(code), {})
+        return {offset for offset, word in code.words.items() if word in words}
 
     def reaches(self, function: FunctionRecord) -> bool:
         """Whether a function, or what it calls, has a place to stop at.

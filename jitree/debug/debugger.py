@@ -77,7 +77,6 @@ class Debugger(Onlooker):
         self._engine = engine
         self._looking = ExitStack()
         self._is_looking = False
-        self._machine: Any = None
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -113,7 +112,6 @@ class Debugger(Onlooker):
             signal.signal(signal.SIGINT, before)
 
     def _ask(self, stop: Stop) -> Way:
-        self._machine = stop.machine
         assert stop.machine is not None
         return self.front.ask(Stopped(stop, frames_of(stop.machine, stop.pc, self.codes)))
 
@@ -125,7 +123,7 @@ class Debugger(Onlooker):
             return
         self._looking.enter_context(self.session.looked_at(self))
         self._is_looking = True
-        machine = self._machine
+        machine: Any = self.stepper.machine
         if machine is not None and machine.observed is None:  # its call has begun before
             event = CallEvent(CALL, machine.function.name, ())
             event.machine = machine
@@ -145,9 +143,9 @@ class Debugger(Onlooker):
             self._stop_in(dispatch, ", ".join(reasons))
 
     def _stop_in(self, dispatch: ObservedDispatch, reason: str) -> None:
-        machine = self._machine
+        machine = self.stepper.machine
         frames = frames_of(machine, machine.pc, self.codes) if machine is not None and machine.frame else []
-        stop = Stop(machine, machine.pc if frames else 0, reason)
+        stop = Stop(machine, machine.pc if machine is not None and frames else 0, reason)
         self.stepper.stop(stop, lambda stop: self.front.ask(Stopped(stop, frames, dispatch)))
 
     def tap(self, pattern: str) -> DispatchBreakpoint:

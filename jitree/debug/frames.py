@@ -294,7 +294,8 @@ class Showing:
             case BufferView():
                 return f"!hal.buffer_view {self._view(value, most)}"
             case Buffer():
-                return f"!hal.buffer {value.byte_length} bytes"
+                shown = f": {bytes(self._read(value)).hex(' ')}" if is_whole else ""
+                return f"!hal.buffer {value.byte_length} bytes{shown}"
             case VmBuffer():
                 shown = bytes(value.view[:most]).hex(" ")
                 return f"!vm.buffer {value.length} bytes: {shown}" + (" …" if value.length > most else "")
@@ -325,9 +326,10 @@ class Showing:
             return f"{head} (cannot be read: {error})"
 
     def _data(self, view: BufferView) -> elements.Bytes:
-        buffer = view.buffer
-        data = buffer.host_array() if self._device is None else self._device.read_buffer(buffer)
-        return data[: element_type(view.element_type).byte_length(view.shape)]
+        return self._read(view.buffer)[: element_type(view.element_type).byte_length(view.shape)]
+
+    def _read(self, buffer: Buffer) -> elements.Bytes:
+        return buffer.host_array() if self._device is None else self._device.read_buffer(buffer)
 
     def plain(self, value: object) -> Any:
         """What an expression gets of a reference: arrays, lists and bytes."""
@@ -336,6 +338,8 @@ class Showing:
                 row = element_type(value.element_type)
                 found = elements.values(row, self._data(value), elements.count_elements(value.shape))
                 return found.reshape(value.shape)
+            case Buffer():
+                return bytes(self._read(value))
             case VmBuffer():
                 return bytes(value)
             case VmList():

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from jitree.base.arguments import object_of
 from jitree.base.near_names import did_you_mean
 from jitree.debug.breakpoints import names_in
-from jitree.debug.code import Codes
+from jitree.debug.code import KEPT, Codes
 from jitree.debug.debugger import Debugger, FrontEnd, Stopped, describe_dispatch
 from jitree.debug.frames import (
     GLOBAL,
@@ -266,10 +266,9 @@ class Shell(cmd.Cmd, FrontEnd):
         rows = list(code.lines.items())
         at = next((place for place, row in enumerate(rows) if row[0] == offset), 0)
         first, last = (max(0, at - _AROUND), at + _AROUND + 1) if not argument else (0, len(rows))
-        words = debugger.breakpoints.words if debugger is not None else {}
-        stops = {word for at_code in words.values() for word in at_code}
+        stops = debugger.breakpoints.stops_in(code) if debugger is not None else ()
         for place, text in rows[first:last]:
-            mark = "B" if code.words.get(place) in stops else " "
+            mark = "B" if place in stops else " "
             self.tell(f"{'->' if place == offset else '  '}{mark} {place:08X} {text}")
 
     def do_source(self, argument: str) -> None:
@@ -283,10 +282,9 @@ class Shell(cmd.Cmd, FrontEnd):
     def do_functions(self, argument: str) -> None:
         """functions [PART]: lists functions, those with PART in their names."""
         breakpoints = self._live().breakpoints
-        for record in breakpoints.modules:
-            for code in breakpoints.codes_of(record):
-                if argument in code.full_name:
-                    self.tell(code.full_name)
+        codes = (code for record in breakpoints.modules for code in breakpoints.codes_of(record))
+        names = [code.full_name for code in codes if argument in code.full_name]
+        self.tell("\n".join(names) or f"no function has '{argument}' in its name")
 
     def do_print(self, argument: str) -> None:
         """print [EXPRESSION]: prints registers that have been written, or an expression of them.
@@ -342,10 +340,8 @@ def source_of(frame: Frame) -> tuple[Path, int]:
     """The file and line that an instruction comes from. NOT_FOUND, saying what is missing."""
     name, _, line = frame.location.rpartition(":")[0].rpartition(":")
     if not name or not line.isdecimal():
-        raise NotFoundError(
-            f"{frame.code.full_name} has no source locations; IREE keeps them where it compiles without "
-            "--iree-vm-bytecode-module-strip-source-map (list shows instructions)"
-        )
+        missing = f"{frame.code.full_name} has no source locations (list shows instructions)"
+        raise NotFoundError(f"{missing}; {KEPT}")
     for folder in (Path(), Path(frame.code.module.archive.name).parent):
         for path in (folder / name, folder / Path(name).name):
             if path.is_file():

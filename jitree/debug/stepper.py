@@ -88,6 +88,8 @@ class Stepper:
         """Whether to stop at the next instruction: a signal or another thread asks for it."""
         self.machine_code_runs = 0
         """How often machine code was entered."""
+        self.machine: Machine | None = None
+        """That of the call that runs, the innermost of those inside one another."""
         self.turn = guard()
         """Whoever asks how to go on has it: dispatches may run on other threads."""
         self._watched: tuple[Machine, list[tuple[Watch, str]]] | None = None
@@ -95,7 +97,8 @@ class Stepper:
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
-        following = machine.pc
+        following, outer = machine.pc, self.machine
+        self.machine = machine
         try:
             while following >= 0:
                 following = self._step(machine, following)
@@ -103,6 +106,9 @@ class Stepper:
             if not isinstance(error, (CancelledError, DeadlineExceededError)) and machine.frame:
                 self.stop(Stop(machine, machine.pc, f"failed: {error}", error))
             raise
+        finally:
+            if machine.pending is None or not machine.frame:  # else it waits, for a fence
+                self.machine = outer
 
     def stop(self, stop: Stop, ask: Ask | None = None) -> None:
         """Asks how to go on, of what it asks usually or another. CANCELLED if not at all."""

@@ -203,6 +203,23 @@ def test_ctrl_c_between_steps_stops(deep: jitree.Session) -> None:
     assert "stopped: interrupted" in printed.getvalue()
 
 
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_dispatches_stop_in_the_call_that_runs(device: str) -> None:
+    """Here one that a host function makes inside of another, and that may wait for a fence."""
+    with jitree.Session(device) as session:
+        inner: Any = session.load(PROGRAMS / "calls.vmfb")
+
+        def signal() -> None:
+            inner.both([1.0] * 4)
+
+        session.append_module(HostFunctions("host", [("signal", "0v_v", signal)]))
+        session.load(CALLS.build())
+        call = partial(session.call, "deep.signalled", 4)
+        results, printed, _ = debugged(session, call, "break dispatch", "c", "p len(%r6)", "c", "c")
+    assert results == 8, printed
+    assert printed.count("> calls.both+") == 1 and "\n16\n" in printed, printed
+
+
 def test_a_watch_is_of_the_module_where_it_was_set() -> None:
     """Also when another module's function is in the frame."""
     keeper, user = Assembler("keeper", globals_size=8), Assembler("user", globals_size=8)
@@ -214,9 +231,10 @@ def test_a_watch_is_of_the_module_where_it_was_set() -> None:
         session.load(keeper.build()), session.load(user.build())
         call = partial(session.call, "user.outer", 1, 2)
         results, printed, _ = debugged(
-            session, call, "break put", "c", "watch global[4]", "delete 1", "c", "c", "c"
+            session, call, "break put", "list outer", "c", "watch global[4]", "delete 1", "c", "c", "c"
         )
     assert results is None, printed
+    assert "  B " not in printed, "the breakpoint is of another module"
     assert "watch 2, global[4]: 0 -> 1" in printed
     assert "watch 2, global[4]: 1 -> 2" in printed
 
