@@ -101,9 +101,9 @@ class Finalizer:
 _nothing: Final[Callable[[], object]] = bool
 
 
-class Descriptor:
-    """Opens a file by a function of the system, and closes it with the last use. All of that is in C: no
-    interrupt comes in between, which would leave a descriptor that nothing closes."""
+class OwnedDescriptor:
+    """Opens a file, and closes it with the last use. All of that is in C: no interrupt comes in between,
+    which would leave a descriptor that nothing closes."""
 
     __slots__ = ("_ending", "number")
 
@@ -117,7 +117,7 @@ class Descriptor:
         """Closes it now."""
         self._ending.action()
 
-    def __enter__(self) -> Descriptor:
+    def __enter__(self) -> OwnedDescriptor:
         return self
 
     def __exit__(self, *exception: object) -> None:
