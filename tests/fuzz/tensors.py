@@ -159,5 +159,11 @@ def run(case: Case) -> Result:
 
 
 CAMPAIGN: Final = Campaign(
-    "programs of tensors", generate, run, smaller, lambda case: text(case).encode(), prepare=lambda: None
+    "programs of tensors",
+    generate,
+    run,
+    smaller,
+    lambda case: text(case).encode(),
+    seconds=300,
+    prepare=lambda: None,
 )
