@@ -25,7 +25,8 @@ from jitree.vmfb.refusals import require_sound
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.words import FUSED
 from tests.assembler import Assembler
-from tests.vmfb import streams
+from tests.fuzz.seeds import seeds
+from tests.vmfb import branches, streams
 from tests.vmfb.frame_bounds import check_program
 from tests.vmfb.modules import read
 from tests.vmfb.streams import assembly, functions
@@ -135,3 +136,10 @@ def test_which_functions_may_compute_sizes(
         decoding = Decoding(tables_of, read_signatures(tables_of), FUSED)
         assert decoding.run(chosen) is not None
         assert decoding.may_compute_sizes == expected
+
+
+def test_branches_that_no_module_takes_are_listed() -> None:
+    modules = [seeds()[name].data for name in ("empty", "control")]
+    none, one, both = (branches.untaken(modules[:count]) for count in range(3))
+    assert set(none) > set(one) > set(both)
+    assert any("verifier.length < 8" in line for line in both), "none is so short"
