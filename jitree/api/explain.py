@@ -170,7 +170,13 @@ class CallWatcher(EventReader):
             if not isinstance(value, Array):
                 continue
             buffer, where = value.buffer_view.buffer, None
+            end = buffer.address + buffer.byte_length
             for argument, passed in zip(function.arguments, look.packed, strict=False):
+                mine = _buffer(passed)  # before it, or behind it, as nearly all are
+                if mine is not None and (
+                    mine.address >= end or mine.address + mine.byte_length <= buffer.address
+                ):
+                    continue
                 if shares_memory(passed, [buffer]):
                     where = argument.name
             explained.append(ExplainedResult(parameter.name, buffer.byte_length, where))
@@ -236,7 +242,8 @@ class _Look(EventReader):
             updated: bool | None = False
             if not why:
                 may_write = parameter.written or known.is_donated
-                updated = shares_memory(value, storage) or self._has_changed(value, contents, may_write)
+                lies_there = bool(storage) and shares_memory(value, storage)
+                updated = lies_there or self._has_changed(value, contents, may_write)
             size = buffer.byte_length
             explained.append(ExplainedArgument(parameter.name, size, size if why else 0, why, updated))
         return explained
@@ -249,7 +256,7 @@ class _Look(EventReader):
 
 def _memory_taken(allocator: Allocator) -> tuple[int, int]:
     """Counts bytes that were allocated so far, and those new to the pool."""
-    return sum(kind.allocated for kind in allocator.statistics), allocator.reserved
+    return allocator.allocated, allocator.reserved
 
 
 class _Before:

@@ -132,6 +132,10 @@ class Accounting:
     def live(self) -> int:
         return self._host.live + self._device.live
 
+    @property
+    def taken(self) -> int:
+        return self._host.allocated + self._device.allocated
+
     def snapshot(self) -> AllocatorStatistics:
         return AllocatorStatistics(self._host.copy(), self._device.copy())
 
@@ -189,6 +193,11 @@ class Allocator(Unique, abc.ABC):
     @property
     @abc.abstractmethod
     def statistics(self) -> AllocatorStatistics: ...
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that have been handed out so far, also those that came back."""
+        return sum(kind.allocated for kind in self.statistics)
 
     @property
     def formatted_statistics(self) -> str:

@@ -270,6 +270,11 @@ class HeapAllocator(LendingAllocator):
         return self._with_loans(result)
 
     @property
+    def allocated(self) -> int:
+        lent = (self._settled, *[borrower.counts for borrower in self.borrowers])
+        return self._accounting.taken + sum([counts[0] + counts[3] for counts in lent])
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes of free blocks in the pool."""
         with self._lock:
