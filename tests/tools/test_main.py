@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from jitree import __version__
 from jitree.errors import NotFoundError
 from jitree.tools.main import COMMANDS, Output, guarded
 from jitree.tools.reporting import in_colours
@@ -19,7 +20,7 @@ from tests.tools.command import jitree
 
 def test_version() -> None:
     outcome = jitree("--version")
-    assert outcome.code == 0 and outcome.stdout.startswith("jitree 0.")
+    assert outcome.code == 0 and outcome.stdout.startswith(f"jitree {__version__}\n")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"]])
