@@ -26,8 +26,8 @@ def main() -> int:
     source, html = target / "source", target / "html"
     shutil.rmtree(target, ignore_errors=True)
     texts = pages.gather(source, generated())
-    options = ["-q", "-W", "--keep-going", "-b", "html", "-c", str(HERE), "-d", str(target / "read")]
-    status = int(build_main([*options, str(source), str(html)]))
+    strict = ["-q", "-W", "--keep-going", "-j", "auto", "-b", "html"]
+    status = int(build_main([*strict, "-c", str(HERE), "-d", str(target / "read"), str(source), str(html)]))
     (html / "llms.txt").write_text(short_list(texts), encoding="utf-8")
     (html / "llms-full.txt").write_text("\n\n".join(texts.values()), encoding="utf-8")
     wrong = [*links.broken(html), *finding.unanswered(html)] if status == 0 else ["Sphinx has warned"]

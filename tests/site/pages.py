@@ -109,6 +109,8 @@ def rewritten(page: str, text: str, pages: dict[str, str]) -> tuple[str, set[str
             return words
         if path not in pages:
             files.add(path)
+        elif words.endswith(".md"):  # the site has names of pages in place of those of files
+            words = headline(pages[path])
         return f"{picture}[{words}]({target}{anchor or ''})"
 
     kept: list[str] = []
