@@ -12,6 +12,7 @@ import jitree
 from tests.api.test_failures import FAILURES
 from tests.pages import ROOT, blocks
 from tests.site import drawings, finding, pages, performance, reference
+from tests.site.__main__ import short_list
 from tests.site.links import broken
 
 HOW = sorted((ROOT / "docs" / "how").glob("*.md"))
@@ -21,7 +22,7 @@ FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
 @pytest.fixture(scope="module")
 def gathered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     folder = tmp_path_factory.mktemp("source")
-    return folder, pages.gather(folder, {**reference.pages(), performance.PAGE: "# Performance\n"})
+    return folder, pages.gather(folder, {**reference.pages(), performance.PAGE: "# Performance\n\nRatios.\n"})
 
 
 def test_each_page_is_in_the_table_of_contents_once(gathered: tuple[Path, dict[str, str]]) -> None:
@@ -68,6 +69,13 @@ def test_the_frequent_errors_are_those_that_are_raised() -> None:
     shown = [text.strip() for text in blocks(FAQ, "text")]
     assert len(shown) >= 30
     assert {*shown} <= {golden.partition(" | ")[0] for _, golden in FAILURES.values()}
+
+
+def test_the_list_for_programs_has_all_pages(gathered: tuple[Path, dict[str, str]]) -> None:
+    texts = gathered[1]
+    lines = [line for line in short_list(texts).splitlines() if line.startswith("- [")]
+    assert len(lines) == len(texts) - 1 + len(reference.entries())
+    assert all(len(pages.LINK.findall(line)) == 1 and line.partition("): ")[2] for line in lines)
 
 
 def test_measurements_become_a_page() -> None:

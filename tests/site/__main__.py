@@ -7,6 +7,7 @@ and questions that the search does not answer.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -43,21 +44,23 @@ def generated() -> dict[str, str]:
 
 def short_list(texts: dict[str, str]) -> str:
     """The pages for programs that read: names, what they are about, and their text without a frame."""
+    said = pages.descriptions(texts)
     lines = ["# jitree", "", f"> {about(texts[pages.FRONT])}", "", "## Pages", ""]
     lines += [
-        f"- [{pages.headline(text)}](_sources/{name}.txt): {about(text)}"
+        f"- [{pages.headline(text)}](_sources/{name}.txt): {said.get(name) or about(text)}"
         for name, text in texts.items()
         if name != pages.FRONT
     ]
     lines += ["", "## Public names", ""]
-    lines += [f"- [{path}](reference/{path}.html): {said}" for path, _, said in reference.entries()]
+    lines += [f"- [{path}](reference/{path}.html): {text}" for path, _, text in reference.entries()]
     return "\n".join([*lines, ""])
 
 
 def about(text: str) -> str:
-    """The first paragraph below a headline that is no table, picture or code."""
+    """The first sentence below a headline, not of a table, a picture, a list or code."""
     parts = pages.BLOCK.sub("", text).split("\n\n")[1:]
-    return next((" ".join(part.split()) for part in parts if part.strip() and part[0] not in "|#!<"), "")
+    first = next((" ".join(part.split()) for part in parts if part.strip() and part[0] not in "|#!<*"), "")
+    return re.split(r"(?<=\.) ", pages.plain(first))[0]
 
 
 if __name__ == "__main__":

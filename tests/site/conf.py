@@ -10,6 +10,7 @@ from typing import Any
 from sphinx.util.inspect import stringify_signature
 
 import jitree
+from tests.site.drawings import drawn
 
 project = "jitree"
 version = release = jitree.__version__
@@ -66,7 +67,13 @@ def with_parameters(_app: Any, _what: str, _name: str, _value: Any, _options: An
     lines[:] = found
 
 
+def with_drawings(_app: Any, name: str, source: list[str]) -> None:
+    """Drawings of text become SVG, but in the sources that are copied."""
+    source[0] = drawn(source[0], name)
+
+
 def setup(app: Any) -> None:
+    app.connect("source-read", with_drawings)
     app.connect("autodoc-process-docstring", with_parameters)
     app.connect("autodoc-process-docstring", with_code)
     app.connect("autodoc-process-signature", with_arguments)

@@ -15,7 +15,6 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from tests.site.drawings import drawn
 from tests.site.performance import PAGE as PERFORMANCE
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -66,6 +65,18 @@ def sections(pages: dict[str, str]) -> list[Section]:
             targets = [resolved(INDEX, link.group(3)) for link in LINK.finditer(line.split(" | ")[0])]
             found[-1].pages.extend(target for target in targets if target.endswith(".md"))
     return found
+
+
+def descriptions(pages: dict[str, str]) -> dict[str, str]:
+    """What the index says of each page that it has."""
+    rows = (re.fullmatch(r"\| (\[.*?\)) \| (.*) \|", line) for line in pages[INDEX].splitlines())
+    found = ((LINK.match(row.group(1)), plain(row.group(2))) for row in rows if row)
+    return {resolved(INDEX, link.group(3)): said for link, said in found if link}
+
+
+def plain(text: str) -> str:
+    """A text with the words of its links alone."""
+    return LINK.sub(r"\2", text)
 
 
 def parents(pages: dict[str, str], listed: set[str]) -> dict[str, list[str]]:
@@ -135,7 +146,6 @@ def gather(target: Path, generated: dict[str, str]) -> dict[str, str]:
     chapters[-1].pages.append("parts.md")
     staged = {name: rewritten(name, text, pages) for name, text in pages.items()}
     for name, (text, files) in staged.items():
-        text = drawn(text, headline(text))
         text += contents("", below.get(name, [])) if name in below else ""
         if name == FRONT:
             text += "".join(contents(*chapter) for chapter in chapters)
