@@ -60,7 +60,7 @@ def about(text: str) -> str:
     """The first sentence below a headline, not of a table, a picture, a list or code."""
     parts = pages.BLOCK.sub("", text).split("\n\n")[1:]
     first = next((" ".join(part.split()) for part in parts if part.strip() and part[0] not in "|#!<*"), "")
-    return re.split(r"(?<=[.:)]) ", pages.plain(first))[0]
+    return re.split(r"(?<=\.) ", pages.plain(first))[0]
 
 
 if __name__ == "__main__":
