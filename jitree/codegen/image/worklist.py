@@ -21,8 +21,9 @@ from itertools import chain
 from mmap import mmap
 from typing import IO, Final, TypeVar
 
-from jitree.base.available_resources import available_processors
-from jitree.base.spawn import go_after
+from jitree.base.platform.available_resources import available_processors
+from jitree.base.platform.files import memory_file
+from jitree.base.platform.starting import go_after
 from jitree.errors import InternalError
 
 _WORD: Final = 4
@@ -60,7 +61,7 @@ class WorkList:
     @classmethod
     def create(cls, count: int) -> WorkList:
         """In a new file in memory, to which more can be written."""
-        descriptor = os.memfd_create("jitree-images")
+        descriptor = memory_file("jitree-images")
         os.write(descriptor, bytes(_TIME + _WORD * count))
         return cls(descriptor, count)
 
@@ -183,7 +184,7 @@ class _Numbers:
     copies of this process share, and so its position."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
-        self._file = os.memfd_create("numbers")
+        self._file = memory_file("jitree-numbers")
         os.write(self._file, array("q", numbers).tobytes())
         os.lseek(self._file, 0, os.SEEK_SET)
 

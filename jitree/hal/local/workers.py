@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from jitree import errors
 from jitree.base.finalizers import Finalizer, end_each, guard, uninterrupted, without_guards
+from jitree.base.platform.threads import place_thread
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
@@ -288,7 +289,7 @@ def _drop(shared: _Shared) -> None:
 
 def _work(shared: _Shared, place: int, processor: int | None) -> None:
     if processor is not None:
-        os.sched_setaffinity(0, {processor})  # the calling thread
+        place_thread({processor})
     _this_thread.shared = shared
     parking = Parking()
     if not shared.arrive(place):

@@ -1,0 +1,58 @@
+"""Says where threads may run, places them, and has them wait for a word of memory.
+
+macOS places no threads: they may run on all processors there. It has no futex either, and what it has since
+14.4 (``os_sync_wait_on_address``) takes other arguments, so that no helpers wait there: the thread that
+submits work does it alone (:data:`CAN_PARK`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from jitree.base.platform import MACHINE, SYSTEM
+from jitree.errors import pass_interruption
+
+CAN_PARK: Final = SYSTEM == "linux"
+"""Whether machine code may have a thread wait for a word, and wake it."""
+PARKING_CALL: Final = {"x86_64": 202}.get(MACHINE, 98)
+"""The number of the system call futex(2); the second one everywhere else."""
+PARK: Final = 128
+WAKE: Final = 129
+"""Operations of it on memory of one process (FUTEX_PRIVATE_FLAG): FUTEX_WAIT and FUTEX_WAKE. A thread that
+parks has the word compared and is put to sleep in one step, as the kernel's lock orders it: no wake between
+is lost. They order no other memory, which the words of a team do themselves (jitree/hal/README.md)."""
+
+_PLACE: Final = "/proc/thread-self/stat"
+_RUNNING_ON: Final = 38
+"""The word of that file that is the processor."""
+
+
+def allowed_processors(thread: int = 0) -> set[int]:
+    """The processors that a thread (0: this one) may run on; all where the system places none."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(thread)
+    return set(range(os.cpu_count() or 1))
+
+
+def place_thread(processors: Iterable[int], thread: int = 0) -> None:
+    """Has a thread (0: this one) run on these processors alone; on any where the system places none."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(thread, processors)
+
+
+def place_process(process: int) -> None:
+    """Has a process run where this process's first thread may, and not where the calling thread may alone.
+    OSError if it is not there."""
+    place_thread(allowed_processors(os.getpid()), process)
+
+
+def running_on() -> int | None:
+    """The number of the processor that this thread runs on; None where the system does not say."""
+    try:
+        with open(_PLACE, encoding="ascii", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[_RUNNING_ON - 2])
+    except OSError as error:
+        pass_interruption(error)
+        return None
