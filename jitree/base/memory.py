@@ -1,4 +1,4 @@
-"""Knows what is stored to mapped files and constants, names machine code, and binds arguments of C functions.
+"""Knows what is stored to mapped files, names code, and binds C functions' arguments.
 
 The pages themselves are :mod:`jitree.base.platform`'s.
 """

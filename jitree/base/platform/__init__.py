@@ -285,8 +285,8 @@ def open_library(path: str) -> ctypes.CDLL:
 
 @cache
 def open_math_library() -> ctypes.CDLL | None:
-    """Makes the functions of the mathematics library known to all, which compiled libraries use without
-    saying so. None where it is part of the C library, as on macOS."""
+    """Makes the mathematics library known to all: libraries use it without saying so.
+    None where it is part of the C library, as on macOS."""
     try:
         return ctypes.CDLL("libm.so.6", mode=os.RTLD_GLOBAL | os.RTLD_NOW)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Makes files in memory, and reads what the system says of this process in files.
+"""Makes files in memory, and reads what the system says of a process.
 
 Linux has memory files without a name. Elsewhere, and where they are refused, a temporary file whose name is
 taken away does the same. What Linux says under ``/proc`` macOS has no file for: each function says what is
@@ -41,7 +41,7 @@ class AddressRange(NamedTuple):
 
 
 def memory_file(name: str) -> int:
-    """The descriptor of an empty file that nobody else finds, closed in programs that this one starts."""
+    """The descriptor of an empty file that nobody else finds. Programs that are started do not get it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
     import tempfile  # of the few that need it

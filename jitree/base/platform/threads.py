@@ -1,4 +1,4 @@
-"""Says where threads may run, places them, and has them wait for a word of memory.
+"""Says where threads may run, places them and parks them.
 
 macOS places no threads: they may run on all processors there. It has no futex either, and what it has since
 14.4 (``os_sync_wait_on_address``) takes other arguments, so that no helpers wait there: the thread that
@@ -20,9 +20,12 @@ PARKING_CALL: Final = {"x86_64": 202}.get(MACHINE, 98)
 """The number of the system call futex(2); the second one everywhere else."""
 PARK: Final = 128
 WAKE: Final = 129
-"""Operations of it on memory of one process (FUTEX_PRIVATE_FLAG): FUTEX_WAIT and FUTEX_WAKE. A thread that
-parks has the word compared and is put to sleep in one step, as the kernel's lock orders it: no wake between
-is lost. They order no other memory, which the words of a team do themselves (jitree/hal/README.md)."""
+"""Operations of it on memory of one process (FUTEX_PRIVATE_FLAG): FUTEX_WAIT and FUTEX_WAKE.
+
+A thread that parks has the word compared and is put to sleep in one step, as the kernel's lock orders it: no
+wake between is lost. They order no other memory, which the words of a team do themselves
+(jitree/hal/README.md).
+"""
 
 _PLACE: Final = "/proc/thread-self/stat"
 _RUNNING_ON: Final = 38
@@ -43,7 +46,8 @@ def place_thread(processors: Iterable[int], thread: int = 0) -> None:
 
 
 def place_process(process: int) -> None:
-    """Has a process run where this process's first thread may, and not where the calling thread may alone.
+    """Has a process run wherever this one may, not where one thread may.
+
     OSError if it is not there."""
     place_thread(allowed_processors(os.getpid()), process)
 
