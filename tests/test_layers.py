@@ -241,7 +241,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 OF_A_SYSTEM = re.compile(
-    r"mprotect|memfd|futex|os\.sched_[gs]etaff|/proc/|ctypes\.CDLL\(|CDLL\(\"|sys\.platform"
+    r"mprotect|memfd|futex|os\.sched_[gs]etaff|os\.eventfd|/proc/|ctypes\.CDLL\(|CDLL\(\"|sys\.platform"
     r"|platform\.(machine|system)\(|os\.uname|getauxval|libm\.so|libgcc|mmap\.mmap\(.*PROT|F_ADD_SEALS|_SETSID"
 )
 ALSO = {"base/start.py", "codegen/image/builder_process.py"}

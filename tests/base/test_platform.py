@@ -100,6 +100,12 @@ for kind in ("vmvx", "llvm-cpu"):
                     found = numpy.asarray(module.classify(zeros))
                 assert numpy.allclose(found, found if expected is None else expected, atol=1e-5)
                 expected = found
+parking = threads.Parking()
+parking.wake(), parking.wake(), parking.wait()
+with jitree.Session("local-task://?threads=3") as session:
+    module = session.load("examples/digits/digits.vmvx.vmfb")
+    submitted = [module.classify.submit(zeros) for _ in range(8)]
+    assert [numpy.asarray(each).shape for each in submitted] == [(10,)] * 8
 threads.place_thread({0})
 assert threads.running_on() is None and len(threads.allowed_processors()) == os.cpu_count()
 print("answered")

@@ -8,9 +8,12 @@ submits work does it alone (:data:`CAN_PARK`).
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
+from jitree.base.finalizers import Finalizer
 from jitree.base.platform import MACHINE, SYSTEM
 from jitree.errors import pass_interruption
 
@@ -26,6 +29,28 @@ A thread that parks has the word compared and is put to sleep in one step, as th
 wake between is lost. They order no other memory, which the words of a team do themselves
 (jitree/hal/README.md).
 """
+
+_ONE: Final = (1).to_bytes(8, sys.byteorder)
+_MOST_WAKES: Final = 4096
+
+
+class Parking:
+    """Parks a thread of Python until it is woken: by an eventfd, or a pipe where there is none."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self._out = self._in = os.eventfd(0, os.EFD_CLOEXEC)
+        else:
+            self._out, self._in = os.pipe()
+        self._endings = [Finalizer(partial(os.close, file)) for file in {self._out, self._in}]
+
+    def wait(self) -> None:
+        """Waits until :meth:`wake`, which may have been called before."""
+        os.read(self._out, _MOST_WAKES)
+
+    def wake(self) -> None:
+        os.write(self._in, _ONE)
+
 
 _PLACE: Final = "/proc/thread-self/stat"
 _RUNNING_ON: Final = 38

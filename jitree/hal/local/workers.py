@@ -1,6 +1,6 @@
 """Runs tasks on a pool of worker threads, which sleep between them.
 
-Each thread without work parks on its eventfd (a wake-up takes 5 to 7 us, half of what locks and
+Each thread without work parks on a descriptor (a wake-up takes 5 to 7 us, half of what locks and
 conditions of Python need). The pool's lock guards the list of parked threads: who takes a thread off that
 list has given it a token before, so that no wake-up is lost, also where a signal's handler raises in between.
 """
@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from jitree import errors
 from jitree.base.finalizers import Finalizer, end_each, guard, uninterrupted, without_guards
-from jitree.base.platform.threads import place_thread
+from jitree.base.platform.threads import Parking, place_thread
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
@@ -29,21 +29,6 @@ class Task(Protocol):
 
     def cancel(self, failure: errors.StatusError) -> None:
         """Called instead of :meth:`run` when the pool closes first."""
-
-
-class Parking:
-    """Parks a thread until it is woken."""
-
-    def __init__(self) -> None:
-        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC)
-        self._ending = Finalizer(partial(os.close, self._descriptor))
-
-    def wait(self) -> None:
-        """Waits until :meth:`wake`, which may have been called before."""
-        os.eventfd_read(self._descriptor)
-
-    def wake(self) -> None:
-        os.eventfd_write(self._descriptor, 1)
 
 
 class _Shared:
