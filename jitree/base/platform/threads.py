@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from jitree.base.finalizers import Finalizer
+from jitree.base.finalizers import Finalizer, guard
 from jitree.base.platform import MACHINE, SYSTEM
 from jitree.errors import pass_interruption
 
@@ -55,6 +55,21 @@ class Parking:
 _PLACE: Final = "/proc/thread-self/stat"
 _RUNNING_ON: Final = 38
 """The word of that file that is the processor."""
+
+
+_ordering: Final = guard()
+
+
+def order_stores() -> None:
+    """Has threads see what this one has stored before what it stores from now on.
+
+    Python's stores are plain, and aarch64 may show them in any order to machine code, which takes no GIL. To
+    give a lock back is to release what was stored before; to take it again is to acquire that, and nothing
+    later comes before it.
+    """
+    for _ in ("give it back", "take it again"):
+        with _ordering:
+            pass
 
 
 def allowed_processors(thread: int = 0) -> set[int]:
