@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from jitree.regs.buffer import VmBuffer as VmBuffer
     from jitree.regs.list import VmList as VmList
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _LAZY = {
     "Array": "jitree.api.array",

@@ -30,27 +30,54 @@ it enters with a full stack; these functions make another one."""
 
 
 class StatusCode(Enumeration):
-    """The canonical status codes; values as in compiled modules (``vm.fail``, ``hal.fence.query``)."""
+    """The canonical status codes; values as in compiled modules (``vm.fail``, ``hal.fence.query``).
+
+    ``value``: a number; ValueError for one that is none.
+
+    >>> jitree.StatusCode.NOT_FOUND.name, int(jitree.StatusCode.NOT_FOUND)
+    ('NOT_FOUND', 5)
+    >>> jitree.StatusCode(5) == jitree.StatusCode.NOT_FOUND
+    True
+    """
 
     OK = 0
+    """No failure."""
     CANCELLED = 1
+    """The caller ended the call: ``session.cancel()``, a closed device."""
     UNKNOWN = 2
+    """A code that has no other name."""
     INVALID_ARGUMENT = 3
+    """An argument, file or option cannot be used, whatever the state is. A ValueError."""
     DEADLINE_EXCEEDED = 4
+    """A timeout or deadline has passed. A TimeoutError."""
     NOT_FOUND = 5
+    """No file, module, function, driver or key has the name. A ValueError."""
     ALREADY_EXISTS = 6
+    """Something of the name is there."""
     PERMISSION_DENIED = 7
+    """Memory or files may not be written, or a sandbox forbids it."""
     RESOURCE_EXHAUSTED = 8
+    """There is no memory for it, or a limit of a sandbox is reached."""
     FAILED_PRECONDITION = 9
+    """The object is in a state that does not allow it: closed, donated, in use."""
     ABORTED = 10
+    """The process that did the work has ended, or was forked before it began."""
     OUT_OF_RANGE = 11
+    """An index, offset or size is outside. An IndexError."""
     UNIMPLEMENTED = 12
+    """The device, the program or this package does not have it. A NotImplementedError."""
     INTERNAL = 13
+    """A function failed in a way that has no code, or an invariant does not hold."""
     UNAVAILABLE = 14
+    """A device, package or system call is not to be had now."""
     DATA_LOSS = 15
+    """Numbers are wrong: not finite where that is checked, or far from a reference."""
     UNAUTHENTICATED = 16
+    """The caller is not known; programs may fail with it."""
     DEFERRED = 17
+    """Not there yet: what a fence says that is not reached."""
     INCOMPATIBLE = 18
+    """A shared library has another version of the interface."""
 
 
 def printable(text: str) -> str:
@@ -87,14 +114,23 @@ def not_installed(error: ImportError) -> str:
 
 
 class StatusError(RuntimeError):
-    """A failed operation.
+    """A failed operation: the base of the errors that this package raises.
 
     ``code`` is the status code, ``message`` says what failed, ``contexts`` where (inner first). When the
-    failure happened inside VM bytecode, ``backtrace`` holds one line per VM frame, innermost first.
-    Raise the subclass of the code, or build it with :func:`status_error`.
+    failure happened inside VM bytecode, ``backtrace`` holds one line per VM frame, innermost first. Each code
+    has a subclass in :mod:`jitree.errors`, some of which are Python's errors as well: ``NotFoundError`` is a
+    ValueError, ``DeadlineExceededError`` a TimeoutError. Raise the subclass of the code, or build it with
+    :func:`status_error`.
+
+    >>> try:
+    ...     jitree.load("no/such/file.vmfb")
+    ... except jitree.StatusError as error:
+    ...     print(error.code.name, "|", error.message)
+    NOT_FOUND | no such file: 'no/such/file.vmfb'
     """
 
     code: StatusCode = StatusCode.UNKNOWN
+    """The status code of the class."""
     raised: Exception | None = None
     """What a function of the user raised, for which this stands while a fence carries it."""
     frames: Any = None
@@ -110,11 +146,18 @@ class StatusError(RuntimeError):
     def __init__(self, message: str, *contexts: str) -> None:
         super().__init__(message)
         self.message = message
+        """What failed."""
         self.contexts: list[str] = list(contexts)
+        """Where it failed, from the inside out."""
         self.backtrace: list[str] = []
+        """A line for each frame of the program, innermost first."""
 
     def with_context(self, context: str) -> StatusError:
-        """Adds where this happened, seen from one level further out; returns self for ``raise``."""
+        """Adds where this happened, seen from one level further out; gives the error itself, to raise.
+
+        ``context``: a text, such as ``"invoking function 'main'"``. TypeError for others comes when the error
+        is shown.
+        """
         self.contexts.append(context)
         return self
 

@@ -20,7 +20,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -29,13 +28,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from jitree.modules.releases import releases  # noqa: E402
-from jitree.vmfb.archive import Archive  # noqa: E402
-from jitree.vmfb.instructions import CORE, InstructionRecord, Operand, read_instructions  # noqa: E402
-from jitree.vmfb.module import read_module  # noqa: E402
-from tests.fuzz.mutations import INTERESTING, Layout  # noqa: E402
+from jitree.vmfb.instructions import CORE  # noqa: E402
+from tests.fuzz.fields import KINDS, Layout, Place  # noqa: E402
+from tests.fuzz.mutations import INTERESTING  # noqa: E402
 from tests.fuzz.seeds import control, instructions  # noqa: E402
 
-KINDS = ("registers", "branches", "types", "sizes", "tables")
 FIRST = "3.0.0"
 PACKAGE = "iree-base-runtime"
 ACCEPTED, REFUSED, ENDED, HUNG = "accepted", "refused", "process ended", "no answer"
@@ -71,13 +68,6 @@ serve(BytecodeModule.load)
 """
 
 
-class Place(NamedTuple):
-    """A field of a module file."""
-
-    position: int
-    width: int
-
-
 class Mutant(NamedTuple):
     """A module with one wrong field."""
 
@@ -90,66 +80,10 @@ def seeds(bytecode: int) -> list[bytes]:
     return [control(bytecode).build(), instructions(bytecode, (CORE,)).build()]
 
 
-def places(data: bytes) -> dict[str, list[Place]]:
-    """The fields of a module by kind."""
-    module = read_module(Archive.open(data))
-    layout = Layout(data)
-    found: dict[str, list[Place]] = {kind: [] for kind in KINDS}
-    for body, function in zip(layout.bodies, module.functions, strict=True):
-        for record in read_instructions(bytes(module.body(function)), module.bytecode_version[0]):
-            for kind, place in _fields(record, body.start + record.offset):
-                found[kind].append(place)
-    for start in layout.descriptors:
-        found["sizes"] += [Place(start + offset, 4) for offset in (0, 4)]
-        found["sizes"] += [Place(start + offset, 2) for offset in (14, 16, 18)]
-    found["tables"] = [Place(position, 4) for position in layout.flatbuffer if position % 4 == 0]
-    return found
-
-
-def _fields(record: InstructionRecord, start: int) -> Iterator[tuple[str, Place]]:
-    at = start + (2 if record.instruction.set != CORE else 1)
-    for operand, value in zip(record.instruction.operands, record.operands, strict=True):
-        kind, size, at = _sized(operand, value, at)
-        if kind:
-            yield kind, Place(at, size)
-        at += _extent(operand, value)
-
-
-def _sized(operand: Operand, value: object, at: int) -> tuple[str, int, int]:
-    """The kind of a field, its width, and where it lies; lists are aligned, and begin with their length."""
-    if operand.kind.startswith("r."):
-        return "registers", 2, at
-    if operand.kind == "target":
-        return "branches", 4, at
-    if operand.kind in ("imm.type", "imm.func", "imm.rodata", "imm.gref", "imm.gbyte"):
-        return "types", 4, at
-    if operand.kind.startswith("list.") or operand.kind == "remap":
-        at += at & 1
-        return ("registers", 2, at + 2) if value else ("", 0, at)
-    return "", 0, at
-
-
-def _extent(operand: Operand, value: object) -> int:
-    if operand.kind.startswith("r."):
-        return 2
-    if operand.kind in ("imm.i64", "imm.f64"):
-        return 8
-    if operand.kind == "string":
-        assert isinstance(value, bytes)
-        return 2 + len(value)
-    if operand.kind.startswith("list."):
-        assert isinstance(value, tuple)
-        return 2 + 2 * len(value)
-    if operand.kind == "remap":
-        assert isinstance(value, tuple)
-        return 2 + 4 * len(value)
-    return 0 if operand.kind == "case_table" else 4
-
-
 def mutants(bytecode: int, count: int) -> list[Mutant]:
     """As many of each kind, the same in each run."""
     found: list[Mutant] = []
-    modules = [(data, places(data)) for data in seeds(bytecode)]
+    modules = [(data, Layout(data).fields) for data in seeds(bytecode)]
     for number in range(count):
         source = random.Random(f"{bytecode} {number}")
         kind = KINDS[number % len(KINDS)]

@@ -4,7 +4,8 @@
 
 All are measured in turn in one process, from arrays of the device; results are read back. `tap` looks at each
 dispatch with a function that does nothing, `statistics` keeps those of outputs, `finite` is a session with
-check_finite. `silent` is a reader of all events that does nothing: what the way to a reader costs.
+check_finite. `silent` is a reader of all events that does nothing: what the way to a reader costs. `debugger`
+is a call under the debugger, `breakpoint` one with a breakpoint in its function that is never hit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from io import StringIO
 from pathlib import Path
 
 from cases import Call, Case, own_call, peer_call, read_cases
@@ -20,6 +22,9 @@ from comparison import alternate
 
 import jitree
 from jitree.base.events import EventReader, listen
+from jitree.debug.debugger import Debugger
+from jitree.debug.shell import Shell
+from jitree.debug.stepper import CONTINUE, Way
 from jitree.observe.tensors import ObservedDispatch
 
 SUITE = Path(__file__).parent / "programs" / "call.json"
@@ -57,9 +62,21 @@ def observed(case: Case, device: str, tier: str, way: str) -> Iterator[Call]:
         looking = begin[way]() if way in begin else None
         for source in (session.device, session.context.table) if way == "silent" else ():
             listen(source, Silent())
-        yield call
+        with debugged(session, case, way) if way in ("debugger", "breakpoint") else nullcontext():
+            yield call
         if way in ("tap", "statistics", "profile"):
             looking.stop()  # type: ignore[union-attr]
+
+
+@contextmanager
+def debugged(session: jitree.Session, case: Case, way: str) -> Iterator[None]:
+    """Has calls made under the debugger."""
+    debugger = Debugger(session, Shell(StringIO(), StringIO()))
+    debugger.stepper.way = Way(CONTINUE)
+    if way == "breakpoint":
+        debugger.breakpoints.add(f"{case.function} if False")
+    with debugger.attached():
+        yield
 
 
 def measure(case: Case, device: str, tier: str, seconds: float, ways: list[str]) -> dict[str, float]:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jitree.compiling.compiler import target_of
 
 from jitree.compiling.models import CompileOptions, compile_model
 from jitree.compiling.onnx_inputs import ChosenInputs
+from jitree.compiling.programs import target_of
 from jitree.errors import StatusError
 
 SECONDS = 120.0

@@ -28,7 +28,6 @@ import jitree
 from jitree.base.events import DISPATCH, EventReader
 from jitree.codegen.record import size_of
 from jitree.hal.command_layout import CHUNKS_PER_THREAD, KernelDispatch, KernelEntry, Workgroup
-from jitree.hal.command_layout import DISPATCH as DISPATCH_STATE
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.executable import LocalExecutable
 from jitree.hal.local.executor.command_lists import even_parts, even_size
@@ -71,7 +70,7 @@ class Dispatch:
         self._tables = [array("q", column) for column in zip(*operands, strict=True)]
         self._constants = array("I", (word & 0xFFFFFFFF for word in step.constants))
         self._failure = array("q", (0,))
-        self._records = array("q", bytes(DISPATCH_STATE.size)), array("q", bytes(size_of(Workgroup)))
+        self._records = array("q", bytes(size_of(KernelDispatch))), array("q", bytes(size_of(Workgroup)))
         state = self._state = KernelDispatch(self._records[0].buffer_info()[0])
         self._group = Workgroup(self._records[1].buffer_info()[0])
         state.size_x = state.size_y = state.size_z = state.concurrency = 1

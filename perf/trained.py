@@ -1,14 +1,16 @@
-"""Times trained models that people use: jitree on a portable VMVX file, against onnxruntime on the ONNX file
-and iree.runtime on a file that is compiled for this processor.
+"""Times trained models that people use: jitree on a portable VMVX file, against onnxruntime, OpenVINO and MNN
+on the ONNX file, and iree.runtime on a file that is compiled for this processor.
 
     python perf/trained.py [--threads 1] [--seconds 2] [--only REGEX] [--folder DIRECTORY] [--dispatches 5]
+        [--runtimes onnxruntime,OpenVINO,MNN,llvm-cpu]
 
 The models come with packages of the index (magika, rapidocr-onnxruntime, ddddocr, nudenet); those that are
 not installed are left out. Each is compiled once and kept in the folder. A figure is the median time of the
 other runtime over that of jitree for numpy arrays in and out, all measured alternately in one run (above 1:
-jitree is faster); `error` is the largest difference from onnxruntime's result over the largest value of
-that. `--dispatches` lists those with the most time. Needs the extra `compile` with
-`iree-base-compiler[onnx]`, onnxruntime, and the packages.
+jitree is faster); `best` is the fastest of onnxruntime, OpenVINO and MNN, as far as they are installed.
+`error` is the largest difference from onnxruntime's result over the largest value of that. `--dispatches`
+lists those with the most time. Needs the extra `compile` with `iree-base-compiler[onnx]`, onnxruntime, and
+the packages.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from comparison import alternate, summary
+from peers import installed, of_onnxruntime
 
 import jitree
 from jitree.tools.cache import warm
@@ -127,16 +130,6 @@ def compiled(
     return files
 
 
-def of_onnxruntime(model: Path, value: np.ndarray[Any, Any], threads: int) -> Callable[[], Any]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda: session.run(None, {name: value})[0]
-
-
 def of_iree(module: Path, value: np.ndarray[Any, Any], threads: int) -> Callable[[], Any]:
     import iree.runtime
 
@@ -178,10 +171,8 @@ def measure(
     device = "local-sync" if options.threads == 1 else f"local-task://?threads={options.threads}"
     with jitree.Session(device) as session:
         own = of_jitree(session, files["vmvx"], value)
-        calls = {"jitree": own, "onnxruntime": of_onnxruntime(files["onnx"], value, options.threads)}
-        if "llvm-cpu" in files:
-            calls["llvm-cpu"] = of_iree(files["llvm-cpu"], value, options.threads)
-        expected, result = calls["onnxruntime"](), own()
+        calls = {"jitree": own, **others(files, value, options)}
+        expected, result = of_onnxruntime(files["onnx"], value, options.threads)(), own()
         error = np.abs(result - expected).max() / np.abs(expected).max()
         pause = PAUSE if options.threads > 1 else 0.0
         times = dict(zip(calls, alternate(list(calls.values()), options.seconds, pause), strict=True))
@@ -192,7 +183,23 @@ def measure(
                 own()
             print("\n".join(str(profile.table()).splitlines()[: options.dispatches + 1]), flush=True)
     own_time = times.pop("jitree")
+    times["best"] = min(seconds for runtime, seconds in times.items() if runtime != "llvm-cpu")
     return {f"against {runtime}": seconds / own_time for runtime, seconds in times.items()}
+
+
+def others(
+    files: dict[str, Path], value: np.ndarray[Any, Any], options: argparse.Namespace
+) -> dict[str, Callable[[], Any]]:
+    """What is compared, of the runtimes that are wanted and installed."""
+    wanted = options.runtimes.split(",")
+    calls = {
+        runtime: make(files["onnx"], value, options.threads)
+        for runtime, make in installed().items()
+        if runtime in wanted
+    }
+    if "llvm-cpu" in files and "llvm-cpu" in wanted:
+        calls["llvm-cpu"] = of_iree(files["llvm-cpu"], value, options.threads)
+    return calls
 
 
 def arguments_of(description: str, **numbers: int) -> argparse.Namespace:
@@ -201,6 +208,7 @@ def arguments_of(description: str, **numbers: int) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="")
     parser.add_argument("--folder", type=Path, default=Path("trained-models"))
+    parser.add_argument("--runtimes", default="onnxruntime,OpenVINO,MNN,llvm-cpu")
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()

@@ -26,6 +26,7 @@ from typing import Any
 
 import trained
 from comparison import summary
+from peers import of_onnxruntime
 
 VMVX = {"vmvx": trained.TARGETS["vmvx"]}
 
@@ -43,7 +44,7 @@ def member(runtime: str, file: Path, name: str, options: argparse.Namespace) -> 
     value = trained.argument(trained.MODELS[name].shape, name)
     call: Callable[[], Any]
     if runtime == "onnxruntime":
-        call = trained.of_onnxruntime(file, value, options.threads)
+        call = of_onnxruntime(file, value, options.threads)
     else:
         import jitree
 

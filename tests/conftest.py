@@ -72,11 +72,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     collecting.sort_files(items)
 
 
-def pytest_configure() -> None:
-    """Code that has changed since images were shipped is tested with images of its own, in the cache. Failed
-    tests show where in the package. Ctrl-C ends what tests begin, also in the background of a shell, where
-    processes ignore it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Code that has changed since images were shipped is tested with images of its own, in the cache, as the
+    environment tells workers. Failed tests show where in the package. Ctrl-C ends what tests begin, also in
+    the background of a shell, where processes ignore it."""
     keep_tracebacks()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if STAMP_VARIABLE not in os.environ and build_stamp.changed_since(Path(STAMP_FILE)):
+    if hasattr(config, "workerinput") or STAMP_VARIABLE in os.environ:
+        return
+    if build_stamp.changed_since(Path(STAMP_FILE)):
         os.environ[STAMP_VARIABLE] = hashed((build_stamp.text("").encode(),)).hex()

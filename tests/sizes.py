@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jitree"
 CEILINGS = ROOT / "tests" / "ceilings.tsv"
 MAXIMUM_LINES = 500
+"""Without what docstrings say after their first line: the reference for users does not make a file long."""
 MINIMUM_LINES = 60
 """A shorter file has a reason: it is the face of a folder, or CONTRIBUTING.md lists it."""
 HEADLINE_WORDS = 14
@@ -50,6 +51,14 @@ def tree(path: Path) -> ast.Module:
 
 def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n")
+
+
+def length_of(path: Path) -> int:
+    """Lines of a file, without those of docstrings after the first of each."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = ast.walk(tree(path)) if path.suffix == ".py" else ()
+    told = (ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds))
+    return lines_of(path) - sum(text.count("\n") for text in told)
 
 
 def code_lines(text: str) -> int:

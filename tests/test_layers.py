@@ -25,7 +25,7 @@ from tests.sizes import (
     ceilings,
     code_lines,
     known_violations,
-    lines_of,
+    length_of,
     long_headlines,
     package_code,
     short_files,
@@ -292,7 +292,7 @@ def test_devices_are_asked_by_their_contract() -> None:
 
 
 def test_files_are_short() -> None:
-    assert not [(str(path), lines_of(path)) for path in WRITTEN if lines_of(path) > MAXIMUM_LINES]
+    assert not [(str(path), length_of(path)) for path in WRITTEN if length_of(path) > MAXIMUM_LINES]
 
 
 def test_files_are_rooms_to_live_in() -> None:

@@ -21,12 +21,16 @@ PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCS.glo
 RUN_HERE = (
     "arithmetic.md",
     "arrays.md",
+    "asynchronous.md",
     "caching.md",
     "command_line.md",
+    "custom_operations.md",
     "devices.md",
     "kernels.md",
     "notebooks.md",
+    "parameters.md",
     "report.md",
+    "tour.md",
 )
 RUN_ELSEWHERE = {
     "compiling.md": "tests/test_compiling_page.py",

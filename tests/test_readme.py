@@ -7,10 +7,8 @@ with the interpreter at hand.
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import pytest
 
 from jitree.tools.main import COMMANDS
 from tests.pages import ROOT, Command, blocks, commands, require_printed, run, run_snippets
+from tests.site.pages import own_files
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -139,16 +138,6 @@ def test_documents_of_folders_name_all_files(path: Path) -> None:
     patterns = [name for name in named if name.endswith("*")]
     unnamed = [name for name in files - named if not any(fnmatch(name, pattern) for pattern in patterns)]
     assert not unnamed, f"{path.relative_to(ROOT)} does not name {sorted(unnamed)}"
-
-
-def own_files() -> Iterator[str]:
-    """Paths of all files but what .gitignore names; .ci/run has no repository to ask."""
-    ignored = [".git", *(line.strip("/") for line in (ROOT / ".gitignore").read_text().split())]
-    for folder, folders, names in os.walk(ROOT):
-        folders[:] = [name for name in folders if not any(fnmatch(name, pattern) for pattern in ignored)]
-        for name in names:
-            if not any(fnmatch(name, pattern) for pattern in ignored):
-                yield (Path(folder) / name).relative_to(ROOT).as_posix()
 
 
 def test_names_in_markdown_exist() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import sys
 import tomllib
@@ -13,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGES = {"iree": "iree-base-runtime"}
 """What installs a package of another name."""
-OPTIONAL = {"onnx", "onnxruntime", "ray", "torch", "triton"}
+OPTIONAL = {"MNN", "_tools", "onnx", "onnxruntime", "openvino", "ray", "torch", "triton"}
 """What benchmarks compare with, or make kernels with, where it is installed."""
 
 
@@ -56,3 +57,15 @@ def test_benchmarks_need_their_extra_alone() -> None:
         )
         missing = {name for name in needed if PACKAGES.get(name, name) not in given}
         assert not missing, f"{path.name} needs {missing}: the extra `perf` should have it"
+
+
+def test_benchmarks_import_what_there_is() -> None:
+    """Nobody runs all of them after a change of names."""
+    for path in (ROOT / "perf").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] != "jitree":
+                continue
+            module = importlib.import_module(str(node.module))
+            for item in node.names:
+                if not hasattr(module, item.name):
+                    importlib.import_module(f"{node.module}.{item.name}")

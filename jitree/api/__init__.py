@@ -8,7 +8,10 @@ from jitree.base.finalizers import Remade
 
 
 def _remade(owner: Any) -> Any:
-    """Gives what a pickle of a session, module or function says."""
+    """Gives what a pickle of ``owner``, a session, module or function, says.
+
+    FAILED_PRECONDITION for a closed session, UNIMPLEMENTED for what only this process has.
+    """
     from jitree.api.program import remade  # when one is pickled: a program is made of such objects
 
     return remade(owner)

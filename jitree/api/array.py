@@ -19,7 +19,6 @@ from jitree.api.calls.transfers import (
     keep_interrupt,
     to_numpy,
 )
-from jitree.base.finalizers import guard
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError, fold, folded, pass_interruption
 from jitree.hal.buffer import PENDING, BufferView
 from jitree.hal.enums import WRITING
@@ -37,7 +36,6 @@ _REPR_ELEMENTS = 1000
 _LITTLE = 64 << 10
 """Bytes that machine code reads in 10 us; Python reads a part in 90."""
 _DONATED = "the array was donated to a call and cannot be used any more"
-_GIVING = guard()
 
 
 class _ArrayExports:
@@ -51,13 +49,28 @@ class _ArrayExports:
 
 
 class Array(HostMethods, ImplicitTransfer):
-    """A dense array in device memory.
+    """A dense array in device memory. Made by calls, :meth:`Session.to_device` and :meth:`Session.empty`.
 
-    On the CPU drivers ``np.asarray(array)``, DLPack consumers and (from Python 3.12 on) ``memoryview(array)``
-    share its memory without copying. Numpy's functions, operators and methods compute on the host and give
-    numpy arrays; ``copy``, ``to_device``, ``out=`` and ``a += 1`` stay on the device. The result
-    of an asynchronous call may still be computed: whatever needs the elements waits, and raises what the call
-    failed with; ``await array`` waits in asyncio.
+    It has numpy's attributes (``shape``, ``dtype``, ``nbytes`` in bytes), operators and methods. Those
+    compute on the host and give numpy arrays; ``copy``, ``to_device``, ``view``, ``out=`` and ``a += 1`` stay
+    on the device. On the CPU drivers ``np.asarray(array)``, DLPack consumers and (from Python 3.12 on)
+    ``memoryview(array)`` share its memory without copying.
+
+    The result of an asynchronous call may still be computed: whatever needs the elements waits, and raises
+    what the call failed with; ``await array`` waits in asyncio. FAILED_PRECONDITION for an array that was
+    donated (:func:`jitree.donate`).
+
+    >>> session = jitree.Session("local-sync")
+    >>> array = session.to_device(np.arange(6, dtype=np.float32).reshape(2, 3))
+    >>> array
+    jitree.Array(2x3 float32 on local-sync:
+    [[0., 1., 2.],
+     [3., 4., 5.]])
+    >>> array.sum(axis=0)
+    array([3., 5., 7.], dtype=float32)
+    >>> array += 1  # on the device: it stays this array
+    >>> array.tolist()
+    [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
     """
 
     __slots__ = (
@@ -83,12 +96,13 @@ class Array(HostMethods, ImplicitTransfer):
         """Those and the strides, where another library looks for them."""
 
     def _be_passed(self, keeper: Keeper, marker: object) -> bool:
-        """Gives the array a handle for direct calls of a session. False if it has one in another.
-        The lock of the session's context must be held."""
-        if self._owner is None:
-            self._owner = keeper.own(self.buffer_view)
-            self._keeper = keeper
-        if self._keeper is not keeper:
+        """Gives the array a handle for direct calls of a session. False if it has one in another, or another
+        thread has just given it away. The lock of the session's context must be held."""
+        view = self.buffer_view if self._owner is None else None
+        owner = None if view is None else keeper.own(view)
+        if owner is not None and self._owner is None and self._view is view:
+            self._owner, self._keeper = owner, keeper
+        if self._owner is None or self._keeper is not keeper:
             return False
         self._passed_as = marker
         return True
@@ -96,11 +110,18 @@ class Array(HostMethods, ImplicitTransfer):
     def _give_up(self) -> None:
         """Lets go of the elements, which belong to another owner from now on. FAILED_PRECONDITION if they are
         already: another thread may have donated them."""
-        with _GIVING:
-            self._require_elements()
-            self._be_written()
-            self._passed_as = self._view = None
-            self._owner = self._keeper = None
+        _kept = self._parts()
+        if self._view is None and self._owner is None:
+            raise FailedPreconditionError(_DONATED)
+        self._passed_as = self._view = self._owner = self._keeper = self._elements = None
+        WRITES[0] += 1
+
+    # Other threads pass, donate and read the array meanwhile. They come where something is called: not
+    # between a look at these attributes and their change, nor between their changes, as long as what they
+    # had is kept: its end is a call.
+
+    def _parts(self) -> tuple[object, ...]:
+        return self._passed_as, self._view, self._owner, self._keeper, self._elements
 
     def _be_written(self) -> None:
         """A program or another library may write to the elements: what the host has seen of them, by whatever
@@ -110,14 +131,18 @@ class Array(HostMethods, ImplicitTransfer):
 
     def _be_copied(self, copy: BufferView) -> BufferView:
         """Has other memory with its elements from now on, which programs may write to."""
-        self._view = copy  # first: other threads look at the array meanwhile
-        self._passed_as = self._elements = None
-        self._owner = self._keeper = None
+        _kept = self._parts()
+        self._view = copy
+        self._passed_as = self._owner = self._keeper = self._elements = None
         return copy
 
     @property
     def is_donated(self) -> bool:
-        """Whether the elements have been given to a call for good, with :func:`jitree.donate`."""
+        """Whether the elements have been given to a call for good, with :func:`jitree.donate`.
+
+        Such an array has no shape and no elements any more: what asks for them fails with
+        FAILED_PRECONDITION.
+        """
         return self._view is None and self._owner is None
 
     def _require_elements(self) -> None:
@@ -127,7 +152,10 @@ class Array(HostMethods, ImplicitTransfer):
 
     @property
     def buffer_view(self) -> BufferView:
-        """The buffer view, whose elements may still be computed."""
+        """The ``BufferView`` of its shape and type, whose elements may still be computed.
+
+        :meth:`Session.call_direct` takes it. FAILED_PRECONDITION for a donated array.
+        """
         view = self._view
         if view is None:
             keeper, owner = self._keeper, self._owner
@@ -135,7 +163,10 @@ class Array(HostMethods, ImplicitTransfer):
                 raise FailedPreconditionError(_DONATED)
             # Machine code that runs may count references of the same entry, which making the object changes.
             with keeper.lock:
-                view = self._view = cast(BufferView, keeper.owned(owner))
+                view = cast(BufferView, keeper.owned(owner))
+            if self._owner is not owner:  # given away meanwhile
+                return self.buffer_view
+            self._view = view
         return view
 
     @property
@@ -150,9 +181,17 @@ class Array(HostMethods, ImplicitTransfer):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements along each axis. FAILED_PRECONDITION for a donated array."""
-        if self._view is None and self._keeper is not None:
-            shape = self._keeper.shape(self._owner)
+        """How many elements it has along each axis; ``()`` for rank 0.
+
+        It is known before the elements are. FAILED_PRECONDITION for a donated array.
+
+        >>> session = jitree.Session("local-sync")
+        >>> session.empty((2, 3)).shape
+        (2, 3)
+        """
+        keeper, owner = self._keeper, self._owner
+        if self._view is None and keeper is not None and owner is not None:
+            shape = keeper.shape(owner)
             if shape is not None:
                 return shape
         return self.buffer_view.shape
@@ -160,15 +199,23 @@ class Array(HostMethods, ImplicitTransfer):
     @property
     def element_type(self) -> ElementType:
         """The type of its elements, as programs name it: ``i32``, ``bf16``."""
-        if self._view is None and self._keeper is not None:
-            known = self._keeper.type_and_encoding(self._owner)
+        keeper, owner = self._keeper, self._owner
+        if self._view is None and keeper is not None and owner is not None:
+            known = keeper.type_and_encoding(owner)
             if known is not None:
                 return element_type(known[0])
         return element_type(self.buffer_view.element_type)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy or ml_dtypes type of its elements on the host."""
+        """The numpy or ml_dtypes type of its elements on the host.
+
+        Types below 8 bits have a byte for each element there. FAILED_PRECONDITION for a donated array.
+
+        >>> session = jitree.Session("local-sync")
+        >>> session.to_device([1.5, 2.5]).dtype
+        dtype('float64')
+        """
         return self.element_type.dtype
 
     @property
@@ -178,7 +225,7 @@ class Array(HostMethods, ImplicitTransfer):
 
     @property
     def size(self) -> int:
-        """The number of its elements."""
+        """The number of its elements, all axes together."""
         return math.prod(self.shape)
 
     @property
@@ -216,14 +263,20 @@ class Array(HostMethods, ImplicitTransfer):
 
     @property
     def ready(self) -> bool:
-        """Whether the elements are there (or will never be, because the call failed)."""
+        """Whether the elements are there, or will never be because the call failed; it does not wait.
+
+        FAILED_PRECONDITION for a donated array.
+        """
         self._require_elements()
         is_computed = self._fence is None or self._fence.query() != StatusCode.DEFERRED
         return is_computed and not self._updates()
 
     @folded
     def wait(self) -> Self:
-        """Waits for the elements. Raises what the call that computes them failed with."""
+        """Waits for the elements, and gives the array itself.
+
+        Raises what the call that computes them failed with; FAILED_PRECONDITION for a donated array.
+        """
         self._require_elements()
         if self._fence is not None:
             self._fence.wait()
@@ -247,7 +300,17 @@ class Array(HostMethods, ImplicitTransfer):
 
     @folded
     def to_host(self) -> npt.NDArray[Any]:
-        """Gives the elements as a numpy array, in place where the host sees them."""
+        """Gives the elements as a numpy array of the same shape and ``dtype``.
+
+        On the CPU drivers it shows the memory of the array, without a copy; of other devices the elements are
+        copied. It waits for them and raises what the call that computes them failed with; FAILED_PRECONDITION
+        for a donated array.
+
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+        >>> probabilities = digits.classify(np.zeros((8, 8), np.float32)).to_host()
+        >>> probabilities.shape, probabilities.dtype
+        ((10,), dtype('float32'))
+        """
         if PENDING[0]:
             self._await_updates()
         known = self._known_elements()
@@ -362,7 +425,15 @@ class Array(HostMethods, ImplicitTransfer):
         return exchange.array_interface(self.buffer_view, self._fence)
 
     def item(self, *index: int) -> Any:
-        """One element as a Python number."""
+        """One element as a Python number, without the others where that is possible.
+
+        ``index``: a number for each axis, or one that counts all elements; none for an array of one element.
+        IndexError outside the shape, ValueError for an array of more elements without an index.
+
+        >>> session = jitree.Session("local-sync")
+        >>> session.to_device([[1, 2], [3, 4]]).item(1, 0)
+        3
+        """
         if index and len(index) == self.ndim:
             return self[index].item()
         return self._implicitly().item(*index)
@@ -396,7 +467,17 @@ class Array(HostMethods, ImplicitTransfer):
         _Others.write(self, index, value)
 
     def copy(self) -> Array:
-        """Copies the array on its device."""
+        """Copies the array on its device, with its shape and type.
+
+        It waits for the elements. RESOURCE_EXHAUSTED without memory, FAILED_PRECONDITION for a donated array.
+
+        >>> session = jitree.Session("local-sync")
+        >>> first = session.to_device([1, 2, 3])
+        >>> second = first.copy()
+        >>> second[0] = 9
+        >>> first.tolist(), second.tolist()
+        ([1, 2, 3], [9, 2, 3])
+        """
         self.wait()
         view, device = self.buffer_view, self._device
         if view.buffer.host_address is None:
@@ -409,9 +490,16 @@ class Array(HostMethods, ImplicitTransfer):
         return self.copy()
 
     def to_device(self, device: Any, /, *, stream: None = None) -> Any:
-        """Moves the array: to a device through the host, by "cpu" to numpy as the standard of arrays has it.
+        """Moves the array to another device, through the host; its shape and type stay.
 
-        It is the same array if it is there. INVALID_ARGUMENT for what is neither."""
+        ``device``: a :class:`jitree.Device` (the same array if it is there), or "cpu" for a numpy array, as
+        the standard of arrays has it. ``stream`` is None: copies are ordered by the host. INVALID_ARGUMENT
+        for other devices and streams, FAILED_PRECONDITION for a donated array.
+
+        >>> one, other = jitree.Session("local-sync"), jitree.Session("local-task")
+        >>> one.to_device([1, 2]).to_device(other.device).device.id
+        'local-task'
+        """
         return _Others.moved(self, device, stream)
 
     def __reduce__(self) -> Any:

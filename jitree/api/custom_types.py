@@ -26,7 +26,15 @@ from jitree.api.calls.tensor_packing import LISTS, ArrayTransfer, ready_view
 from jitree.api.calls.transfers import native_row, to_numpy
 from jitree.base.arguments import is_masked, shown
 from jitree.base.finalizers import guard
-from jitree.errors import InternalError, InvalidArgumentError, StatusError, has_attribute, pass_interruption
+from jitree.errors import (
+    InternalError,
+    InvalidArgumentError,
+    StatusError,
+    UnavailableError,
+    has_attribute,
+    not_installed,
+    pass_interruption,
+)
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of
 from jitree.modules.hal.references import type_name
@@ -355,10 +363,14 @@ class CompiledFunction:
 
 
 def _compile(function: Callable[..., Any], types: FunctionType) -> Any:
-    """INVALID_ARGUMENT, with Numba's explanation, for what Numba cannot compile."""
-    import numba
-    from numba.core.errors import NumbaError
-
+    """INVALID_ARGUMENT, with Numba's explanation, for what Numba cannot compile; UNAVAILABLE without it."""
+    try:
+        import numba
+        from numba.core.errors import NumbaError
+    except ImportError as error:
+        pass_interruption(error)
+        what = f"function '{function.__name__}' is to be compiled (jit=True): {not_installed(error)}"
+        raise UnavailableError(f"{what}, or leave jit=True out") from None
     try:
         return numba.njit(_signature(types), nogil=True)(function)
     except NumbaError as error:

@@ -28,11 +28,15 @@ class _Turn(asyncio.Future[None]):
     task: asyncio.Task[Any] | None = None
     wakers: Sequence[tuple[Callable[[Any], object], Context]] = ()
 
+    def is_awaited(self) -> bool:
+        """Whether the call's task has still to be woken."""
+        return self.done() and getattr(self.task, "_fut_waiter", None) is self
+
     def wake(self) -> None:
         """Wakes the call's task, if it still waits: else it would take that for another result."""
-        if self.done() and getattr(self.task, "_fut_waiter", None) is self:
+        if self.is_awaited():
             for waker, context in self.wakers:
-                self.get_loop().call_soon(waker, self, context=context)
+                context.run(waker, self)
 
 
 class CallGate:
@@ -62,8 +66,8 @@ class CallGate:
         self._rest = 0
         """Rounds to come without calls."""
         self._tickets = 0
-        self._waiting: list[tuple[int, _Turn]] = []
-        """A heap: the first that came is first."""
+        self._waiting: list[tuple[int, int, _Turn]] = []
+        """A heap: the first that came is first. An interrupt may leave two turns of one call."""
         self._told: set[_Turn] = set()
         """Turns that have come, of calls that have not woken up yet. They do before the round ends."""
 
@@ -78,7 +82,7 @@ class CallGate:
         while True:
             turn = _Turn(loop=asyncio.get_running_loop())
             turn.task = asyncio.current_task()
-            heapq.heappush(self._waiting, (ticket, turn))
+            heapq.heappush(self._waiting, (ticket, id(turn), turn))
             self._schedule()
             try:
                 await turn
@@ -119,15 +123,18 @@ class CallGate:
         signal's handler raises here goes to the loop, and the next round does what is left."""
         try:
             self._begun = number
-            while self._told:
-                self._told.pop().wake()
+            for turn in tuple(self._told):
+                if turn.is_awaited():  # told before an interrupt; what wakes it may be on its way
+                    turn.get_loop().call_soon(turn.wake)
+                else:
+                    self._told.discard(turn)
             if self._rest:
                 self._rest -= 1
                 return
             self._end = None
             count, self._passed = 1 + 2 * self._passed, 0
             while self._waiting and count:
-                turn = self._waiting[0][1]
+                turn = self._waiting[0][-1]
                 if not turn.done():  # cancelled, or told before an interrupt
                     turn.wakers = turn._callbacks  # in C, as is their being told
                     self._told.add(turn)

@@ -28,7 +28,7 @@ from jitree.errors import (
 from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from contextlib import AbstractContextManager
 
     from jitree.api.array_conversion import ConvertingFunction
@@ -83,10 +83,16 @@ class _ShownAttribute(tuple[str, Any]):
 
 
 class Function(Remade):
-    """An exported function: call it with arrays and numbers.
+    """An exported function: call it with arrays and numbers. Made by modules: an attribute or item of one.
 
     No result gives None, one gives the value, more give a tuple. It may be called from several threads, and
-    keeps its session alive.
+    keeps its session alive. A call takes ``out=`` and ``workspace=`` for memory of its own, ``timeout=`` in
+    seconds (DEADLINE_EXCEEDED), and arguments by the names of :attr:`declaration`. Types and shapes that it
+    does not take are INVALID_ARGUMENT, which names the argument.
+
+    >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+    >>> digits.classify(np.zeros((8, 8), np.float32), timeout=5.0).shape
+    (10,)
     """
 
     __slots__ = (
@@ -127,6 +133,7 @@ class Function(Remade):
         convention = vm_function.convention
         made = packers(signature, convention.arguments, self.transfer(), self._context.ref_types)
         self.packers = tuple(packer.pack for packer in made)
+        """What makes VM values of the arguments, one each."""
         self._argument_count = len(self.packers)
         self._order: ArgumentOrder | None = None
         self.unpackers = unpackers(signature, convention.results)
@@ -159,7 +166,7 @@ class Function(Remade):
         return self._updates
 
     def transfer(self) -> ArrayTransfer:
-        """How arrays of a call reach the device."""
+        """How arrays of a call reach the device: what drivers of their own may replace."""
         return ArrayTransfer(self._device, partial(ordered_view, self._device))
 
     @property
@@ -171,12 +178,19 @@ class Function(Remade):
 
     @property
     def full_name(self) -> str:
-        """``module.function``"""
+        """The name with that of its module, ``module.function``, as :meth:`Session.lookup` takes it."""
         return self._vm_function.full_name
 
     @property
     def declaration(self) -> str:
-        """Declares the function as the compiler did, else by convention, with asserted tensors."""
+        """Declares the function as the compiler did, else by its convention.
+
+        It has names, types and shapes of arguments and results; a shape that is left open has ``?``. What the
+        program asserts of its tensors is in it where the compiler left no declaration.
+
+        >>> jitree.load("examples/digits/digits.vmvx.vmfb").classify.declaration
+        'sync func @classify(%input0: tensor<8x8xf32>) -> (%output0: tensor<10xf32>)'
+        """
         if self.signature.declared:
             return self.signature.declaration
         from jitree.api.program_files import declaration_of
@@ -195,7 +209,7 @@ class Function(Remade):
 
     @property
     def cconv(self) -> str:
-        """The calling convention: ``0rI_r``."""
+        """The calling convention, ``0rI_r``: ``i I f F`` are numbers of 32 and 64 bits, ``r`` a reference."""
         return self._vm_function.cconv
 
     @property
@@ -207,7 +221,7 @@ class Function(Remade):
 
     @property
     def reflection(self) -> dict[str, str]:
-        """Attributes that the compiler attached."""
+        """Attributes that the compiler attached, by key; ``iree.abi.declaration`` is one."""
         return dict(self._vm_function.attrs)
 
     @property
@@ -217,7 +231,7 @@ class Function(Remade):
 
     @property
     def session(self) -> Any:
-        """The :class:`jitree.Session`."""
+        """The :class:`jitree.Session` that it is in."""
         return self._session
 
     @property
@@ -256,7 +270,11 @@ class Function(Remade):
             raise self.in_call(error) from None
 
     def call_slowly(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Calls in any way. After some, machine code makes those that it can (``calls/preparation.py``)."""
+        """Calls in any way; a call as such comes here until machine code makes it.
+
+        ``arguments`` and ``named`` are those of the call, which raises and gives the same. After some,
+        machine code makes those that it can (``calls/preparation.py``).
+        """
         readers, prepared = self.readers, self._prepared
         if not readers:
             if self._is_settled:
@@ -341,7 +359,7 @@ class Function(Remade):
         self._direct = None if self.readers else self._prepared
 
     def leave_machine_code(self) -> None:
-        """Python makes the next calls, until machine code may again."""
+        """Has Python make the next calls, until machine code may again."""
         self._prepared = self._direct = None
         self._is_settled, self._calls = False, 0
 
@@ -349,20 +367,38 @@ class Function(Remade):
         """Drops what earlier calls have left for later ones, if that takes memory."""
 
     def close(self) -> None:
-        """The session is closed: drops all that calls need."""
+        """Drops all that calls need, when the session is closed. Calls fail with FAILED_PRECONDITION then."""
         self.forget()
         self._prepared = self._direct = None
 
     async def async_(self, /, *arguments: Any, **named: Any) -> Any:
-        """As a plain call, awaiting what the program waits for. Calls of one event loop begin in turn."""
+        """As a plain call, awaiting what the program waits for: the event loop goes on meanwhile.
+
+        Calls of one event loop begin in turn. Cancelling the task ends the call. Arguments, results and
+        errors are those of a plain call, ``timeout=`` in seconds too.
+
+        >>> import asyncio
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+        >>> asyncio.run(digits.classify.async_(np.zeros((8, 8), np.float32))).shape
+        (10,)
+        """
         try:
+            call = self._call_told if self.readers else self._call_async
             if named and self.order.limits(named):
                 with self._limit(named):
-                    return await self._call_async(*arguments, **named)
-            return await self._call_async(*arguments, **named)
+                    return await call(*arguments, **named)
+            return await call(*arguments, **named)
         except BaseException as error:
             fold(error)
             raise
+
+    def _call_told(self, /, *arguments: Any, **named: Any) -> Coroutine[Any, Any, Any]:
+        """As :meth:`_call_async`; readers that may see several calls at once are told."""
+        from jitree.base.events import told
+
+        assert self._event is not None
+        readers = [reader for reader in self.readers if reader.reads_awaited]
+        return told(readers, self._event(arguments, named), partial(self._call_async, *arguments, **named))
 
     async def _call_async(self, /, *arguments: Any, **named: Any) -> Any:
         from jitree.api.calls.waiting import Begun
@@ -381,8 +417,11 @@ class Function(Remade):
         return results
 
     def attempt(self, /, *arguments: Any, **named: Any) -> Any:
-        """A call by machine code without waiting: its results, a ``Begun`` that gives them, or NotImplemented
-        where machine code does not make it."""
+        """Makes a call by machine code without waiting.
+
+        It takes the arguments of a plain call, and gives the results, a ``Begun`` that gives them, or
+        NotImplemented where machine code does not make it; errors are those of a plain call.
+        """
         return NotImplemented
 
     async def _invoke_async(self, /, *arguments: Any, **named: Any) -> Any:
@@ -405,12 +444,15 @@ class Function(Remade):
 
     @folded
     def workspace_size(self, *shapes: Any, **named: Any) -> int:
-        """The bytes that ``workspace=`` of a call with arguments of these shapes must have; 0 for functions
-        that take no such memory.
+        """Tells how many bytes ``workspace=`` of a call with some shapes must have.
 
-        A shape (or an array that has it) for each tensor, the number itself for each number, in the order of
-        a call or by name; those that the declaration states may be left out. INVALID_ARGUMENT for others,
-        NOT_FOUND for a program that does not say it.
+        ``shapes``: a shape (or an array that has it) for each tensor, the number itself for each number, in
+        the order of a call or by name; those that the declaration states may be left out. It is 0 for
+        functions that take no such memory. INVALID_ARGUMENT for others, NOT_FOUND for a program that does not
+        say it.
+
+        >>> jitree.load("examples/digits/digits.vmvx.vmfb").classify.workspace_size()
+        0
         """
         from jitree.api.calls.workspace import workspace_size
 
@@ -419,11 +461,28 @@ class Function(Remade):
     def submit(self, *arguments: Any, **named: Any) -> Any:
         """Starts the call and returns its results, which may still be computed.
 
-        Functions that were not compiled to be asynchronous are waited for."""
+        The arrays have their shapes at once; what needs the elements waits, and raises what the call failed
+        with. Functions that were not compiled to be asynchronous are waited for. Arguments are those of a
+        plain call, INVALID_ARGUMENT too.
+
+        >>> session = jitree.Session("local-task")
+        >>> program = session.load("tests/data/programs/asynchronous.vmfb")
+        >>> doubled, squared = program.two.submit(np.arange(4, dtype=np.float32))
+        >>> squared.shape, squared.tolist()
+        ((4,), [0.0, 1.0, 4.0, 9.0])
+        """
         return self(*arguments, **named)
 
     def to(self, kind: str) -> ConvertingFunction:
-        """The function with arrays of another library as results: "torch", "numpy", "cupy" or "jax"."""
+        """The function with arrays of another library as results, in the same shapes.
+
+        ``kind``: "torch", "numpy", "cupy" or "jax". On the CPU drivers they share the memory of the results.
+        INVALID_ARGUMENT for another name, UNAVAILABLE where the library is not installed.
+
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+        >>> type(digits.classify.to("numpy")(np.zeros((8, 8), np.float32)))
+        <class 'numpy.ndarray'>
+        """
         from jitree.api.array_conversion import ConvertingFunction  # few callers use another library
 
         return ConvertingFunction(self, kind)
@@ -484,11 +543,18 @@ class Function(Remade):
             self._fail(error)
 
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
-        """Makes Python values of what the VM returned; arrays are there at the fence."""
+        """Makes Python values of ``results``, which the VM returned: arrays, numbers, None.
+
+        Arrays keep their shape; their elements are there when ``fence`` is reached, now without one. It
+        raises nothing of the program.
+        """
         return unpacked(results, self.unpackers, self.devices, fence)
 
     def in_call(self, error: StatusError, index: int = -1) -> StatusError:
-        """Adds the call to an error. ``index``: of the argument that is at fault, if it is one."""
+        """Adds the call to ``error``, a StatusError, which is given back to be raised.
+
+        ``index``: of the argument that is at fault, if it is one. The caret of the message is under it.
+        """
         shown = f"`{self.signature.declaration}`" if index < 0 else pointed_out(self.signature, index)
         return error.with_context(f"invoking function '{self.name}'").with_context(shown)
 

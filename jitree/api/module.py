@@ -28,13 +28,24 @@ _HIDDEN: Final = "__"
 
 
 class Call(Unique):
-    """Calls a function repeatedly with inputs and outputs of its own, on one thread: fill ``inputs``,
-    ``invoke()``, take ``outputs``, and again."""
+    """Calls a function repeatedly with inputs and outputs of its own, on one thread.
+
+    Fill ``inputs``, ``invoke()``, take ``outputs``, and again. ``function``: of a module. INVALID_ARGUMENT
+    for anything but a :class:`jitree.Function`.
+
+    >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+    >>> call = jitree.Call(digits.classify)
+    >>> call.push(np.zeros((8, 8), np.float32))
+    >>> call.invoke()
+    >>> call.pop().shape
+    (10,)
+    """
 
     def __init__(self, function: Function) -> None:
         if not isinstance(function, Function):
             raise InvalidArgumentError(f"Call: expected a jitree.Function but got {describe(function)}")
         self.function = function
+        """The function that it calls."""
         self.inputs: list[Any] = []
         """Arguments of the next :meth:`invoke`."""
         self.outputs: list[Any] = []
@@ -46,15 +57,22 @@ class Call(Unique):
         return self.function(*arguments, **named)
 
     def push(self, value: Any) -> None:
-        """Appends an argument."""
+        """Appends an argument for the next :meth:`invoke`.
+
+        ``value``: what the function takes there: an array, a number, a list. It is looked at by
+        :meth:`invoke`, which raises INVALID_ARGUMENT for what does not fit.
+        """
         self.inputs.append(value)
 
     def pop(self) -> Any:
-        """Takes the first result that is left. OUT_OF_RANGE as IndexError when there is none."""
+        """Takes the first result that is left. IndexError when there is none."""
         return self.outputs.pop(0)
 
     def invoke(self) -> None:
-        """Calls the function with ``inputs``; its results are in ``outputs`` then."""
+        """Calls the function with ``inputs``; its results are in ``outputs`` then.
+
+        It raises what the function fails with, and ``outputs`` is empty then; ``inputs`` stay as they are.
+        """
         self.outputs = []
         results = self.function(*self.inputs)
         count = len(self.function.results)
@@ -70,7 +88,19 @@ class Call(Unique):
 
 
 class Module(Remade):
-    """A module loaded into a session: its exported functions are attributes and items."""
+    """A module loaded into a session: its exported functions are attributes and items. Made by
+    :meth:`Session.load`.
+
+    ``module["name"]`` reaches those whose names modules have an attribute of. ``for name in module``, ``len``
+    and ``in`` are about names of functions; ``print(module)`` shows declarations with types and shapes.
+    AttributeError, and NOT_FOUND for items, with the names that there are.
+
+    >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+    >>> list(digits)
+    ['classify']
+    >>> digits.classify is digits["classify"]
+    True
+    """
 
     _session: Owner
     _module: ModuleLike
@@ -83,7 +113,7 @@ class Module(Remade):
 
     @property
     def name(self) -> str:
-        """The name that the source has after ``module @``."""
+        """The name by which others import from it, ``module @name`` in the source."""
         return self._module.name
 
     @property
@@ -93,7 +123,7 @@ class Module(Remade):
 
     @property
     def session(self) -> Any:
-        """The :class:`jitree.Session`."""
+        """The :class:`jitree.Session` that it was loaded into."""
         return self._session
 
     @property
@@ -103,12 +133,12 @@ class Module(Remade):
 
     @property
     def signatures(self) -> dict[str, Signature]:
-        """The signature of every exported function."""
+        """The signature of every exported function by name: types and shapes of what it takes and gives."""
         return {name: self[name].signature for name in self._names}
 
     @property
     def reflection(self) -> dict[str, str]:
-        """Attributes that the compiler attached to the module."""
+        """Attributes that the compiler attached to the module, by key."""
         return {attr.key: attr.value for attr in self._module.attrs}
 
     @property

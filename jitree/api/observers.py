@@ -67,12 +67,18 @@ class Observable(abc.ABC):
 
         ``pattern``: names of exports, with ``*`` and ``?``; ``copy``, ``fill``, ``update``, ``read`` and
         ``write`` are the other operations of a queue. ``keep``: ``"stats"`` of outputs, ``"tensors"`` (in
-        memory, or in the file ``path``, npz or safetensors), or a function that is called with each
-        dispatch. ``ordinals``: numbers among the dispatches of a call. ``module`` and ``function``: which was
-        called. ``types``: those of bindings, where they are not known: ``{1: "4x71xf32"}``.
+        memory, or in the file ``path``, npz or safetensors), or a function that is called with each dispatch.
+        ``ordinals``: numbers among the dispatches of a call. ``module`` and ``function``: which was called.
+        ``types``: those of bindings, where they are not known: ``{1: "4x71xf32"}``.
 
         UNIMPLEMENTED for devices that do not tell of single dispatches. When the block ends: NOT_FOUND, with
         names that are near, if dispatches ran and none was meant.
+
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+        >>> with digits.session.tap("*softmax*", keep="tensors") as taps:
+        ...     result = digits.classify(np.ones((8, 8), np.float32))
+        >>> taps[0].outputs[0].array.shape
+        (10,)
         """
         from jitree.observe.taps import Selection, Taps
 
@@ -81,10 +87,17 @@ class Observable(abc.ABC):
 
     @folded
     def profile(self) -> Profile:
-        """Measures where time goes (``docs/profiling.md``) until the end of a ``with`` block, or
-        :meth:`Profile.stop`.
+        """Measures where time goes until the end of a ``with`` block, or :meth:`Profile.stop`.
 
-        FAILED_PRECONDITION while the session or one of its devices is profiled, or a function explained."""
+        ``print(profile)`` shows milliseconds by dispatch and call; ``docs/profiling.md`` has the rest.
+        FAILED_PRECONDITION while the session or one of its devices is profiled, or a function explained.
+
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+        >>> with digits.session.profile() as profile:
+        ...     result = digits.classify(np.ones((8, 8), np.float32))
+        >>> "classify_dispatch_0" in str(profile)
+        True
+        """
         from jitree.observe.profile import Profile
         from jitree.observe.profiled import CallRecorder
 
@@ -98,13 +111,15 @@ class Observable(abc.ABC):
         return None if self._profile is None else self._profile()
 
     def report(self, function: str | Function | None = None, *arguments: Any, **named: Any) -> ProgramReport:
-        """Makes a page of a function: its graph of dispatches, times, statistics, the first value that is not
-        finite (``docs/report.md``). Save it, or show it in a notebook.
+        """Makes a page of a function: its graph of dispatches, times, statistics (``docs/report.md``).
 
-        The function is called three times: first, with a profile, with a tap. What fails is said in the page,
-        and is :attr:`ProgramReport.error`. Without a function the page tells of the modules alone.
+        ``function``: one of a module or its name; without one the page tells of the modules alone. It is
+        called three times with ``arguments`` and ``named``: first, with a profile, with a tap, which finds
+        the first value that is not finite. Save the page, or show it in a notebook. What fails is said in it,
+        and is :attr:`ProgramReport.error`.
 
-        NOT_FOUND without such a function; FAILED_PRECONDITION while the session is profiled."""
+        NOT_FOUND without such a function; FAILED_PRECONDITION while the session is profiled.
+        """
         from jitree.api.report import report
 
         self._require_open()
@@ -121,33 +136,41 @@ class Observable(abc.ABC):
         rtol: float | None = None,
         ulp: float | None = None,
     ) -> Replacement:
-        """Runs a kernel in place of dispatches until :meth:`Replacement.undo` or its block ends. See
-        ``docs/kernels.md``.
+        """Runs a kernel in place of dispatches or imports until :meth:`Replacement.undo`.
+
+        Or until the end of a ``with`` block. See ``docs/kernels.md``.
 
         ``name``: ``module.dispatch`` or ``dispatch``, with ``*`` and ``?``; it also means dispatches of
         modules that are loaded later. Several names are a run: the kernel does the work of dispatches that
         come one after the other, and gets the bindings of all. ``kernel``: a function, or a
-        :class:`jitree.kernels.Kernel`, which also says the types of bindings. ``verify``: the first dispatch
-        runs both, the kernel on copies, and FAILED_PRECONDITION says where they differ by more than ``atol``,
-        ``rtol`` and ``ulp`` allow (bits, without any); a tolerance verifies too.
+        :class:`jitree.kernels.Kernel`, which also says the types of bindings (``docs/kernels.md``).
+        ``verify``: the first dispatch runs both, the kernel on copies, and FAILED_PRECONDITION says where
+        they differ by more than ``atol``, ``rtol`` and ``ulp`` allow (bits, without any); a tolerance
+        verifies too.
 
-        NOT_FOUND, with names that are near, without such a dispatch; FAILED_PRECONDITION for one that is
-        replaced already, and in a call of the session; UNIMPLEMENTED for devices whose dispatches cannot be
-        replaced."""
+        A name that no dispatch has means imports, ``module.function`` as programs call it.
+
+        NOT_FOUND, with names that are near, without such a dispatch or import; FAILED_PRECONDITION for one
+        that is replaced already, and in a call of the session; UNIMPLEMENTED for devices whose dispatches
+        cannot be replaced, and for imports of modules that come with jitree."""
+        from jitree.api.replaced_imports import replacement
         from jitree.kernels.replacement import Replacements, verified
 
         self._require_open()
         if self._replacements is None:
             self._replacements = Replacements(self._context, self._devices)
-        return self._replacements.add(name, kernel, verified(verify, atol, rtol, ulp))
+        found = replacement(self._replacements, name, kernel, verified(verify, atol, rtol, ulp))
+        return self._replacements.add(found)
 
     def debug(self, function: str | Function, /, *arguments: Any, **named: Any) -> Any:
         """Calls a function under the debugger; gives what the call gives.
 
-        The debugger asks on the terminal how to go on (``docs/debugging.md``).
+        ``function``: one of a module or its name, ``module.function``. The debugger asks on the terminal how
+        to go on (``docs/debugging.md``).
 
         NOT_FOUND without the function; CANCELLED if the debugger is left before the call is over;
-        UNIMPLEMENTED in a session with a limit on instructions."""
+        UNIMPLEMENTED in a session with a limit on instructions.
+        """
         from jitree.debug.debugger import debug_call
         from jitree.debug.shell import Shell
 
@@ -157,7 +180,11 @@ class Observable(abc.ABC):
 
     @contextmanager
     def looked_at(self, *onlookers: Onlooker) -> Iterator[None]:
-        """They are told of each dispatch in a ``with`` block."""
+        """Tells ``onlookers`` of each dispatch in a ``with`` block, before and after it runs.
+
+        What one of them raises ends the call. UNIMPLEMENTED for devices that do not tell of single
+        dispatches.
+        """
         self._require_open()
         observation = self._observed()
         try:
@@ -169,15 +196,37 @@ class Observable(abc.ABC):
                 observation.remove(onlooker)
 
     def explain(self, function: str | Function | None = None) -> Any:
-        """What its last call allocated, copied and updated in place (:func:`jitree.api.explain.explain`).
-        Without a function: all that are looked at, and which device has what."""
+        """Says how many bytes a function's last call allocated, copied and updated in place.
+
+        ``function``: one of a module or its name; it is looked at from then on, until ``stop()`` of what this
+        gives (:func:`jitree.api.explain.explain`). Without a function: all that are looked at, and which
+        device has what. NOT_FOUND without the function, FAILED_PRECONDITION while it is profiled.
+
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb", device="local-sync")
+        >>> explanation = digits.session.explain(digits.classify)
+        >>> result = digits.classify(np.ones((8, 8), np.float32))
+        >>> print(str(explanation).splitlines()[0])
+        module.classify, the last call:
+        >>> explanation.stop()
+        """
         from jitree.api.explain import explain
 
         self._require_open()
         return explain(self, function)
 
     def check_finite(self, check: bool | str | Iterable[str]) -> None:
-        """As ``check_finite=`` of a new session."""
+        """Checks calls from now on for values that are not finite.
+
+        ``check``: as ``check_finite=`` of a session: True (NaN and infinity that a dispatch makes), or some
+        of ``inputs``, ``nan``, ``infinity``, ``overflow``, ``denormals``, ``saturated``. Such a call raises
+        NonFiniteError, which names the dispatch and the coordinate. INVALID_ARGUMENT for other names.
+
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+        >>> digits.session.check_finite(["nan", "inputs"])
+        >>> digits.classify(np.full((8, 8), np.nan, np.float32))
+        Traceback (most recent call last):
+        jitree.errors.NonFiniteError: ...
+        """
         from jitree.observe.finite import FiniteCheck, choice_of
 
         names = choice_of(check)
@@ -194,9 +243,10 @@ class Observable(abc.ABC):
         return session_html(self)
 
     def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
-        """Loads the C module that a shared library makes. Its function ``create`` (default
-        ``iree_vm_dynamic_module_create``) makes it with ``parameters``; what is loaded later may import from
-        it.
+        """Loads the C module that a shared library makes; what is loaded later may import from it.
+
+        ``path``: of the library. Its function ``create`` (default ``iree_vm_dynamic_module_create``) makes
+        the module with ``parameters``.
 
         NOT_FOUND without the file or the function, FAILED_PRECONDITION for others, or what it fails with.
         """
@@ -210,13 +260,17 @@ class Observable(abc.ABC):
         return self._register_new([library])[0]
 
     deadline = staticmethod(deadline)
+    """Limits the seconds of a ``with`` block: :func:`jitree.base.cancel_scopes.deadline`."""
 
     def cancel(self) -> None:
-        """Ends calls in progress and submitted work, on all threads: CANCELLED (``docs/deadlines.md``)."""
+        """Ends calls in progress and submitted work, on all threads: they fail with CANCELLED.
+
+        Calls that begin afterwards run (``docs/deadlines.md``). It may be called from any thread.
+        """
         self._context.invoker.cancel()
 
     def trim(self) -> None:
-        """Gives back memory that is only kept to be used again."""
+        """Gives back memory that is only kept to be used again; modules do so, too."""
         from jitree.base.platform import give_back_free_memory
         from jitree.dispatch.host_module import Signal
 
@@ -226,10 +280,14 @@ class Observable(abc.ABC):
         give_back_free_memory()
 
     def telemetry(self, dispatches: bool = False) -> Telemetry:
-        """Makes spans of OpenTelemetry of calls; of dispatches, too, if asked. It ends with a ``with``
-        block, or :meth:`Telemetry.stop`. Where the SDK is loaded calls have spans without it.
+        """Makes spans of OpenTelemetry of calls, to the end of a ``with`` block.
 
-        UNAVAILABLE without OpenTelemetry, UNIMPLEMENTED for devices that do not tell of dispatches."""
+        :meth:`Telemetry.stop` ends it, too.
+
+        ``dispatches``: of dispatches, too. Where the SDK is loaded calls have spans without this.
+
+        UNAVAILABLE without OpenTelemetry, UNIMPLEMENTED for devices that do not tell of dispatches.
+        """
         from jitree.observe.telemetry import Telemetry
 
         self._require_open()
@@ -247,32 +305,58 @@ class Observable(abc.ABC):
             self.telemetry(choice == telemetry.DISPATCHES)
 
     def metrics(self) -> Metrics:
-        """Counts of calls, errors and waits, memory, and machine code that was built. Print it, read its
-        fields, or answer ``GET /metrics`` with ``session.metrics().prometheus()``."""
+        """Counts calls, errors, waits, bytes of memory, and seconds of building machine code.
+
+        Print it, read its fields, or answer ``GET /metrics`` with ``session.metrics().prometheus()``.
+
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+        >>> result = digits.classify(np.ones((8, 8), np.float32))
+        >>> digits.session.metrics().errors
+        0
+        """
         from jitree.api.serving import metrics
 
         self._require_open()
         return metrics(self)
 
     def drain(self, timeout: float | None = None) -> None:
-        """Takes no more calls and waits for those in progress. New ones fail with UNAVAILABLE from now on;
-        when it returns, the work of devices has ended and :meth:`close` has nothing to wait for.
+        """Takes no more calls and waits for those in progress.
+
+        New ones fail with UNAVAILABLE from now on; when it returns, the work of devices has ended and
+        :meth:`close` has nothing to wait for.
 
         DEADLINE_EXCEEDED after ``timeout`` seconds: it goes on draining, and this may be called again.
-        FAILED_PRECONDITION in a call of the session."""
+        FAILED_PRECONDITION in a call of the session.
+
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+        >>> digits.session.drain(timeout=10.0)
+        >>> digits.classify(np.ones((8, 8), np.float32))
+        Traceback (most recent call last):
+        jitree.errors.UnavailableError: ...
+        """
         from jitree.api.serving import drain
 
         self._require_open()
         drain(self, timeout)
 
     def reload(self, *sources: Loaded, compiled: Compiled = None) -> Any:
-        """Puts modules in place of those with their names, while the session is used: calls that begin from
-        then on go to them, by whatever functions callers have; those in progress end in the old ones, which
-        are then closed. This waits for that. All modules begin with new state, on the same devices and
-        parameters; until then memory holds both. Gives the modules, as :meth:`Session.load`.
+        """Puts modules in place of those with their names, while the session is used.
 
-        As of :meth:`Session.load`, and then nothing has changed; FAILED_PRECONDITION for a function that
-        callers have and that takes or gives something else now, NOT_FOUND without a module of the name."""
+        ``sources`` and ``compiled`` are those of :meth:`Session.load`, and so is what it gives. Calls that
+        begin from then on go to the new modules, by whatever functions callers have; those in progress end in
+        the old ones, which are then closed. This waits for that. All modules begin with new state, on the
+        same devices and parameters; until then memory holds both.
+
+        Errors as of :meth:`Session.load`, and then nothing has changed; FAILED_PRECONDITION for a function
+        that callers have and that takes or gives something else now, NOT_FOUND without a module of the name.
+
+        >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+        >>> classify = digits.classify
+        >>> digits.session.reload("examples/digits/digits.vmvx.vmfb").name
+        'module'
+        >>> classify(np.zeros((8, 8), np.float32)).shape
+        (10,)
+        """
         from jitree.api.serving import reload
 
         self._require_open()

@@ -36,14 +36,27 @@ from jitree.vmfb.decode import BytecodeModule
 
 
 class Program:
-    """Modules with their device, parameters and options. It does not change, equals another with the same
-    contents, and travels: a pickle has the paths of the files and digests of them, some hundred bytes."""
+    """Modules with their device, parameters and options: what a session is made of.
+
+    It does not change, equals another with the same contents, and travels: a pickle has the paths of the
+    files and digests of them, some hundred bytes (``embed=True``: the files too).
+
+    >>> program = jitree.Program("examples/digits/digits.vmvx.vmfb", device="local-sync")
+    >>> program.open().lookup("module.classify")(np.zeros((8, 8), np.float32)).shape
+    (10,)
+    >>> program == jitree.Program("examples/digits/digits.vmvx.vmfb", device="local-sync")
+    True
+    """
 
     __slots__ = ("_key", "device", "modules", "options", "parameters")
     modules: tuple[ProgramFile, ...]
+    """The files of the modules, with their digests."""
     device: str | tuple[str, ...] | None
+    """URIs, None for the first device that can be created."""
     parameters: tuple[ProgramFile, ...]
+    """The archives of parameters, with their digests."""
     options: tuple[tuple[str, Any], ...]
+    """Names and values of options of the session, by name."""
     _key: tuple[Any, ...]
 
     def __init__(
@@ -114,7 +127,11 @@ class Program:
         return "+".join(file.digest.hex() for file in self.modules + self.parameters)
 
     def on(self, device: str | Iterable[str] | None) -> Program:
-        """The same program on another device."""
+        """The same program on another device.
+
+        ``device``: a URI, several, or None for the first that can be created. INVALID_ARGUMENT for others;
+        opening the program says whether there is such a device.
+        """
         return _of_files(self.modules, _device_names(device), self.parameters, self.options)
 
     def open(self) -> Session:

@@ -172,10 +172,15 @@ def _stamp(path: str) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class ModuleSummary:
-    """The tables of a module, function bodies aside."""
+    """The tables of a module, function bodies aside. Made by :func:`jitree.inspect`.
+
+    Its text lists name, version, size in bytes, what it needs, and declarations with types and shapes.
+    """
 
     name: str
+    """The name that the source has after ``module @``."""
     version: int
+    """The version that the module states, 0 if none."""
     bytecode_version: tuple[int, int]
     """(major, minor)"""
     functions: dict[str, Signature]
@@ -183,7 +188,9 @@ class ModuleSummary:
     reflection: dict[str, dict[str, str]]
     """What the compiler attached to each of them."""
     dependencies: tuple[Dependency, ...]
+    """Modules that it needs, with their minimum versions."""
     imports: tuple[Import, ...]
+    """Functions that it imports, with their calling conventions."""
     file_size: int
     """Bytes."""
     fingerprint: str
@@ -201,9 +208,14 @@ class ModuleSummary:
 
 
 def inspect(source: Source) -> ModuleSummary:
-    """Reads the tables of a module file: a path, bytes or an open binary file.
+    """Reads the tables of a module file, without loading it into a session.
 
-    NOT_FOUND for a missing file, INVALID_ARGUMENT for one that is no module or damaged.
+    ``source``: a path, bytes or an open binary file. Print the summary, or read its fields. NOT_FOUND for a
+    missing file, INVALID_ARGUMENT for one that is no module or damaged.
+
+    >>> summary = jitree.inspect("examples/digits/digits.vmvx.vmfb")
+    >>> summary.functions["classify"].declaration
+    'sync func @classify(%input0: tensor<8x8xf32>) -> (%output0: tensor<10xf32>)'
     """
     module = read_module(Archive.open(source))
     exports = [export for export in module.exports if not export.name.startswith("__")]

@@ -54,7 +54,9 @@ class Resources(Unique):
         """``registry``: drivers by name, None = those of this process. ``loaders``: makers of executables for
         devices without threads, None = all there are."""
         self.driver_registry = all_drivers() if registry is None else registry
+        """The drivers by name."""
         self.ref_types = RefTypes()
+        """The types of references that sessions of the instance have in common."""
         self.ref_types.declare(HAL_TYPES)
         require_option("registry", "a DriverRegistry", registry, DriverRegistry)
         self._loaders = None if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
@@ -79,8 +81,9 @@ class Resources(Unique):
         modules: Iterable[HostModule] = (),
         arithmetic: str = FUSED,
     ) -> tuple[ExecutableLoader, ...]:
-        """The loaders for devices of one session; see :func:`jitree.api.executables.create_loaders`.
+        """Gives the loaders for devices of one session; see :func:`jitree.api.executables.create_loaders`.
 
+        ``tier``, ``plugins``, ``modules`` and ``arithmetic`` are those of :class:`jitree.Session`.
         INVALID_ARGUMENT for plugins, modules or strict arithmetic when the instance was given other loaders.
         """
         require_arithmetic(arithmetic)
@@ -100,11 +103,14 @@ class Resources(Unique):
         return self._loaders
 
     def drivers(self) -> list[tuple[str, str]]:
-        """(name, description) of each driver."""
+        """Lists name and description of each driver of this process."""
         return self.driver_registry.enumerate()
 
     def driver(self, name: str) -> Driver:
-        """NOT_FOUND for an unknown name, UNAVAILABLE when the driver cannot start."""
+        """Finds a driver by its ``name``: ``local-task``.
+
+        NOT_FOUND for an unknown name, with those that there are, UNAVAILABLE when the driver cannot start.
+        """
         require("name", "the name of a driver", name, str)
         return self.driver_registry.driver(name)
 
@@ -114,10 +120,12 @@ class Resources(Unique):
         parameters: Mapping[str, str] | None = None,
         loaders: Sequence[ExecutableLoader] | None = None,
     ) -> Device:
-        """A new device: ``local-sync``, ``local-task://?threads=4``, ``cuda://0``.
+        """Makes a new device: ``local-sync``, ``local-task://?threads=4``, ``cuda://0``.
 
-        ``parameters`` are defaults for those that the URI does not state, ``loaders`` make its executables
-        (None = the instance's). NOT_FOUND for an unknown driver or device."""
+        ``uri``: driver, device and parameters; ``parameters`` are defaults for those that it does not state,
+        ``loaders`` make its executables (None = the instance's). NOT_FOUND for an unknown driver or device,
+        INVALID_ARGUMENT for parameters that the driver does not have.
+        """
         require("uri", "the URI of a device", uri, str)
         require_option("parameters", "a mapping of names to texts", parameters, Mapping)
         chosen = self.loaders if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
@@ -126,9 +134,10 @@ class Resources(Unique):
     def create_default_device(
         self, driver: str | None = None, loaders: Sequence[ExecutableLoader] | None = None
     ) -> Device:
-        """The default device of a driver, or of the first driver that has one.
+        """Makes the default device of a driver, or of the first with one.
 
-        UNAVAILABLE with all reasons when none has.
+        ``driver``: its name; ``loaders`` as of :meth:`create_device`. UNAVAILABLE with all reasons when none
+        has one.
         """
         if driver is not None:
             return self.create_device(driver, loaders=loaders)

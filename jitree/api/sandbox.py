@@ -69,8 +69,16 @@ _REMEDY: Final = (
 
 
 class Limits(NamedTuple):
-    """Limits of a sandbox; None limits nothing. What goes beyond fails with RESOURCE_EXHAUSTED, which names
-    the limit and its value; time with DEADLINE_EXCEEDED."""
+    """Limits of a sandbox; None limits nothing.
+
+    What goes beyond fails with RESOURCE_EXHAUSTED, which names the limit and its value; time with
+    DEADLINE_EXCEEDED.
+
+    >>> limits = jitree.Limits(memory=64 << 20, time=2.0)
+    >>> session = jitree.Session("local-sync", sandbox=True, limits=limits)
+    >>> session.load("examples/digits/digits.vmvx.vmfb").classify(np.zeros((8, 8), np.float32)).shape
+    (10,)
+    """
 
     memory: int | None = None
     """Bytes that the program's buffers, lists and globals have at one time, results that the host holds and

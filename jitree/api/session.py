@@ -55,13 +55,20 @@ class Session(Observable, Finalized, Remade):
     Calls may be made from several threads; the bytecode of one session runs in one thread at a time, while
     device work and waiting do not hold up others. Two sessions never hold up each other. Use it in a ``with``
     statement, or call :meth:`close`; else it is closed when nothing refers to it and its functions any more.
+    What a closed session is asked for fails with FAILED_PRECONDITION.
+
+    >>> with jitree.Session("local-task") as session:
+    ...     digits = session.load("examples/digits/digits.vmvx.vmfb")
+    ...     print(digits.classify(np.zeros((8, 8), np.float32)).shape)
+    (10,)
     """
 
     _closed = _has_ended = True
     _devices: tuple[Device, ...] = ()
     """What is left of a session that garbage collection has ended, while others in its circle look on."""
     _instance: Instance
-    made_by: tuple[Any, Any]  # device and options, or a program and the names of its modules
+    made_by: tuple[Any, Any]
+    """Device and options, or a program and the names of its modules."""
 
     def __new__(cls, device: DeviceChoice = None, *, sandbox: object = False, **options: Any) -> Self:
         if not isinstance(sandbox, bool) and session_arguments.is_process(sandbox):
@@ -141,6 +148,7 @@ class Session(Observable, Finalized, Remade):
         self._named: dict[str, Function] = {}
         self._direct_calls: DirectCalls | None = None
         self.trace_sink: TraceSink | None = trace_sink
+        """Gets key and buffer views of tensors that programs trace."""
         session_arguments.require_memory(zero_memory, guard_pages)
         self._preference = session_arguments.preference(prefer, sandbox, arithmetic)
         own = tier, executable_plugins, executable_modules, arithmetic
@@ -149,9 +157,11 @@ class Session(Observable, Finalized, Remade):
         self.loaders: tuple[ExecutableLoader, ...] = (
             self._instance.loaders_with(*own) if self._sandbox is None else self._sandbox.loaders
         )
+        """Make executables for the devices that it creates."""
         self.parameter_providers: tuple[ParameterProvider, ...] = session_arguments.open_parameters(
             parameters, self._sandbox is not None
         )
+        """Where programs find parameters by scope and key."""
         if load_order.HAL in self._builtins and (tier or default_tier()) in WAITING_TIERS:
             load_order.start_hal()
         if self._sandbox is None:
@@ -192,7 +202,7 @@ class Session(Observable, Finalized, Remade):
 
     @property
     def device(self) -> Device:
-        """The first device: where arrays are made."""
+        """The first device: where arrays are made and what calls without a device run on."""
         return self._devices[0]
 
     @property
@@ -217,7 +227,7 @@ class Session(Observable, Finalized, Remade):
 
     @property
     def tier(self) -> str:
-        """What runs bytecode."""
+        """What runs bytecode: ``plain``, ``fast``, ``native`` or ``auto``."""
         return self._context.tier
 
     # -- loading -----------------------------------------------------------------------------------------
@@ -236,17 +246,24 @@ class Session(Observable, Finalized, Remade):
     @folded
     @memory_errors("loading modules")
     def load(self, *sources: Loaded, compiled: Compiled = None) -> Module | tuple[Module, ...]:
-        """Loads compiled modules: paths (``-`` is the standard input), bytes-like objects, open binary files.
-        Modules that are read already may be among them, and files that make some (``m.py@create?key=value``).
+        """Loads compiled modules, and gives one module for one source, a tuple for several.
+
+        ``sources``: paths (``-`` is the standard input), bytes-like objects, open binary files. Modules that
+        are read already may be among them, and files that make some (``m.py@create?key=value``).
 
         They may import from one another, in any order that resolves, and from those that are loaded already.
-        One source gives its module, several a tuple. When any of them fails none is loaded, and the session
-        is as it was. ``compiled``: their machine code (``jitree cache pack``, docs/containers.md).
+        When any of them fails none is loaded, and the session is as it was. ``compiled``: their machine code
+        (``jitree cache pack``, docs/containers.md).
 
         NOT_FOUND for a missing file, dependency or import, INVALID_ARGUMENT for a file that is no module or
         damaged and for modules that import from one another in a circle, ALREADY_EXISTS for a second module
         of one name, INTERNAL for a function of another signature than the import states, or what a module's
         initialiser fails with.
+
+        >>> session = jitree.Session("local-sync")
+        >>> digits = session.load("examples/digits/digits.vmvx.vmfb")
+        >>> digits.names
+        ('classify',)
         """
         self._require_open()
         if not sources:
@@ -258,8 +275,11 @@ class Session(Observable, Finalized, Remade):
     @folded
     @memory_errors("linking modules")
     def link(self, *sources: Loaded, compiled: Compiled = None) -> tuple[Module, ...]:
-        """As :meth:`load`, of modules whose names others may have: from then on a name means the last module
-        that has it, here and in what is loaded later. The modules that this gives call their own functions.
+        """As :meth:`load`, of modules whose names others may have; gives a tuple.
+
+        From then on a name means the last module that has it, here and in what is loaded later. The modules
+        that this gives call their own functions. ``compiled`` and errors are those of :meth:`load`, but for
+        ALREADY_EXISTS.
         """
         self._require_open()
         with session_arguments.loading(self._sandbox):
@@ -268,7 +288,11 @@ class Session(Observable, Finalized, Remade):
 
     @folded
     def append_module(self, module: ModuleLike) -> Module:
-        """Registers a host module, or a compiled one that has been read; others may import from it then."""
+        """Registers a host module, or a compiled one that has been read; others may import from it then.
+
+        ``module``: a :class:`jitree.HostModule`, or :attr:`Module.vm_module` of another session.
+        ALREADY_EXISTS for a second module of one name, INVALID_ARGUMENT for what is no module.
+        """
         self._require_open()
         session_arguments.require("module", "a module that has been read", module, BytecodeModule, HostModule)
         with session_arguments.loading(self._sandbox):
@@ -302,7 +326,16 @@ class Session(Observable, Finalized, Remade):
     # -- calling -----------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> Function:
-        """The exported function ``module.function``. NOT_FOUND with what there is instead."""
+        """Finds the exported function ``module.function``.
+
+        ``name``: with that of its module. NOT_FOUND with what there is instead, INVALID_ARGUMENT for what is
+        no text.
+
+        >>> session = jitree.Session("local-sync")
+        >>> digits = session.load("examples/digits/digits.vmvx.vmfb")
+        >>> session.lookup("module.classify") is digits.classify
+        True
+        """
         self._require_open()
         session_arguments.require_name(name)
         function = self._named.get(name)
@@ -311,8 +344,11 @@ class Session(Observable, Finalized, Remade):
         return function
 
     def function_of(self, module: ModuleLike, name: str) -> Function:
-        """The exported function of this very module, whatever others are called. NOT_FOUND as
-        :meth:`lookup`."""
+        """Finds the exported function of this very module, whatever others are called.
+
+        ``module``: as :attr:`Module.vm_module` gives it; ``name``: without that of the module. NOT_FOUND as
+        :meth:`lookup`.
+        """
         self._require_open()
         return self._function(self._context.function_of(module, name))
 
@@ -324,21 +360,43 @@ class Session(Observable, Finalized, Remade):
 
     @folded
     def call(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Calls ``module.function``; see :class:`Function`."""
+        """Calls ``module.function`` with arrays and numbers; see :class:`Function`.
+
+        ``name``: of the function, with that of its module. NOT_FOUND as :meth:`lookup`; other errors are
+        those of the call.
+
+        >>> session = jitree.Session("local-sync")
+        >>> digits = session.load("examples/digits/digits.vmvx.vmfb")
+        >>> session.call("module.classify", np.zeros((8, 8), np.float32)).shape
+        (10,)
+        """
         return self.lookup(name)(*arguments, **named)
 
     @folded
     def prepare(self, name: str) -> Function:
-        """The module's attribute, for many calls from any thread; see also :class:`Call`."""
+        """Finds a function for many calls from any thread: the attribute of its module. See also
+        :class:`Call`.
+
+        ``name``: ``module.function``. NOT_FOUND as :meth:`lookup`. ``session["module.function"]`` is the
+        same.
+
+        >>> session = jitree.Session("local-sync")
+        >>> digits = session.load("examples/digits/digits.vmvx.vmfb")
+        >>> session["module.classify"].results[0].type
+        'tensor<10xf32>'
+        """
         return self.lookup(name)
 
     __getitem__ = prepare
 
     @folded
     def call_direct(self, function: str | Function | VmFunction, *arguments: Any) -> list[Any]:
-        """Calls a function with VM values (numbers, buffer views, fences, lists, None), returns such.
+        """Calls a function with VM values, and returns a list of such.
 
-        Only number and register kind of the arguments are checked; nothing is converted or waited for."""
+        Those are numbers, buffer views, fences, lists and None. ``function``: one of a module, or its name.
+        Only number and register kind of the arguments are checked (INVALID_ARGUMENT); nothing is converted or
+        waited for. Other errors are those of the program.
+        """
         self._require_open()
         if isinstance(function, str):
             function = self._context.lookup(function)
@@ -349,12 +407,21 @@ class Session(Observable, Finalized, Remade):
 
     @folded
     def to_device(self, value: Any, *, copy: bool | None = None) -> Array:
-        """Makes an array on the session's first device of a host or DLPack array. A buffer producer, a number
-        or nested sequences do as well. Arrays in the memory of that device (PyTorch, CuPy) are used in place,
-        others copied. ``copy``: True copies those too, False uses memory of the host in place as well: what
-        either changes both see.
+        """Makes an array on the session's first device, with a value's shape and type.
 
-        INVALID_ARGUMENT for element types that programs cannot have, and memory that cannot be used."""
+        ``value``: a numpy or DLPack array, a buffer producer, a number or nested sequences. Arrays in the
+        memory of that device (PyTorch, CuPy) are used in place, others copied. ``copy``: True copies those
+        too, False uses memory of the host in place as well: what either changes both see.
+
+        INVALID_ARGUMENT for element types that programs cannot have, for sequences of no one shape, and
+        memory that cannot be used.
+
+        >>> session = jitree.Session("local-sync")
+        >>> session.to_device(np.arange(6, dtype=np.int32).reshape(2, 3))
+        jitree.Array(2x3 int32 on local-sync:
+        [[0, 1, 2],
+         [3, 4, 5]])
+        """
         self._require_open()
         calls = self._direct_calls
         if calls is not None and type(value) is np.ndarray and copy is None:
@@ -365,9 +432,17 @@ class Session(Observable, Finalized, Remade):
 
     @folded
     def empty(self, shape: session_arguments.Shape, dtype: npt.DTypeLike = np.float32) -> Array:
-        """An array on the session's first device with whatever its memory holds, for ``out=``.
+        """Makes an array on the first device with whatever its memory holds, for ``out=``.
 
-        INVALID_ARGUMENT for what is no shape, and element types that programs cannot have."""
+        ``shape``: elements along each axis, or a number for one axis. ``dtype``: as numpy takes it.
+        INVALID_ARGUMENT for what is no shape, and element types that programs cannot have, OUT_OF_RANGE for
+        negative sizes.
+
+        >>> session = jitree.Session("local-sync")
+        >>> array = session.empty((2, 3), np.int32)
+        >>> array.shape, array.nbytes
+        ((2, 3), 24)
+        """
         self._require_open()
         return Array(
             empty(session_arguments.dimensions(shape), session_arguments.element_row(dtype), self.device),
@@ -375,7 +450,11 @@ class Session(Observable, Finalized, Remade):
         )
 
     def call_by_machine_code(self, function: Function) -> tuple[bool, DirectCall | None]:
-        """How machine code makes the usual calls of a function (:meth:`DirectCalls.prepare`)."""
+        """Makes machine code of the usual calls of ``function``, for the function itself.
+
+        It gives whether that is settled, and what calls it (:meth:`DirectCalls.prepare`). FAILED_PRECONDITION
+        in a closed session.
+        """
         if self._sandbox is not None and self._sandbox.limits_calls:
             return True, None
         with self._context.invoker.lock:  # to the end: what is prepared is of one context
@@ -398,9 +477,15 @@ class Session(Observable, Finalized, Remade):
 
     @folded
     def close(self) -> None:
-        """Drops the modules with their state and ends the devices that the session created; again, it does
-        what an interrupt has left. Arrays of programs stay valid. It waits for calls in progress.
-        FAILED_PRECONDITION in a call of the session, by a host function: the session stays open then.
+        """Drops the modules with their state and ends the devices that the session created.
+
+        It waits for calls in progress; arrays of programs stay valid. Again, it does what an interrupt has
+        left. FAILED_PRECONDITION in a call of the session, by a host function: the session stays open then.
+
+        >>> session = jitree.Session("local-sync")
+        >>> session.close()
+        >>> session.closed
+        True
         """
         if self._has_ended:
             return
@@ -438,7 +523,7 @@ class Session(Observable, Finalized, Remade):
         self.close()
 
     def end(self) -> None:
-        """Nothing refers to it any more."""
+        """Ends it as :meth:`close` does, when nothing refers to it any more."""
         self.close()
         self.__dict__.clear()  # the last that refers to modules and devices: functions refer to the session
 
@@ -448,11 +533,22 @@ class Session(Observable, Finalized, Remade):
 
 
 class Instance(Resources):
-    """What sessions share. Sessions of one instance can exchange arrays and other references; most programs
-    need only the default instance."""
+    """What sessions share. Sessions of one instance can exchange arrays and other references.
+
+    Most programs need only the default instance: :meth:`Instance.default`. It may be used from several
+    threads. INVALID_ARGUMENT for what is no registry and no loader.
+
+    >>> instance = jitree.Instance.default()
+    >>> [name for name, _ in instance.drivers()][:2]
+    ['local-sync', 'local-task']
+    """
 
     def create_session(self, device: DeviceChoice = None, **options: Unpack[SessionOptions]) -> Session:
-        """A session on this instance; arguments as of :class:`jitree.Session`."""
+        """Makes a session on this instance; arguments and errors as of :class:`jitree.Session`.
+
+        ``device``: a URI, a device, several of either, None for the first that can be created; ``options``:
+        by name.
+        """
         return Session(device, instance=self, **options)
 
     @staticmethod
@@ -479,18 +575,38 @@ def load(
 
 @overload
 def load(
+    first: Loaded,
+    second: Loaded,
+    /,
+    *others: Loaded,
+    device: DeviceChoice = None,
+    compiled: Compiled = None,
+    **options: Unpack[SessionOptions],
+) -> tuple[Module, ...]: ...
+
+
+@overload
+def load(
     *sources: Loaded,
     device: DeviceChoice = None,
     compiled: Compiled = None,
     **options: Unpack[SessionOptions],
-) -> Any: ...
+) -> Module | tuple[Module, ...]: ...
 
 
 @folded
-def load(*sources: Loaded, device: DeviceChoice = None, compiled: Compiled = None, **options: Any) -> Any:
+def load(
+    *sources: Loaded, device: DeviceChoice = None, compiled: Compiled = None, **options: Any
+) -> Module | tuple[Module, ...]:
     """Loads modules into a new session, which lives as long as they are used; see :meth:`Session.load`.
 
-    ``options`` are those of :class:`Session`.
+    ``sources`` and ``compiled`` are those of :meth:`Session.load`; ``device`` (``local-sync``,
+    ``local-task``, ``cuda://0``; None: the first that can be created) and ``options`` those of
+    :class:`Session`. One source gives its module, several a tuple. Errors are those of both.
+
+    >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb", device="local-sync")
+    >>> digits.classify(np.zeros((8, 8), np.float32)).shape
+    (10,)
     """
     session = Session(device, **options)
     try:

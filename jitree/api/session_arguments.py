@@ -107,6 +107,8 @@ def element_row(dtype: npt.DTypeLike) -> ElementType:
     """The element type that arrays of a dtype have."""
     found: np.dtype[Any] | None
     try:
+        if isinstance(dtype, str):
+            import ml_dtypes as ml_dtypes  # its names are known then: bfloat16
         found = np.dtype(dtype)
     except (TypeError, ValueError, RecursionError) as error:  # of lists without end
         pass_interruption(error)

@@ -212,12 +212,19 @@ def until() -> float | None:
 
 
 def deadline(seconds: float | None) -> AbstractContextManager[object]:
-    """What limits a block of a ``with`` statement: what this thread or task asks for there, of whatever
-    session, ends with DEADLINE_EXCEEDED once so many seconds have passed since it was entered, and so
-    does what was submitted there. None and infinity are no limit, 0 has passed.
+    """Limits the seconds that a block of a ``with`` statement may take.
+
+    What this thread or task asks for there, of whatever session, ends with DEADLINE_EXCEEDED once so many
+    ``seconds`` have passed since it was entered, and so does what was submitted there. None and infinity are
+    no limit, 0 has passed.
 
     INVALID_ARGUMENT for what is no number of seconds, and for negative ones, which are a mistake of the
     caller.
+
+    >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb")
+    >>> with digits.session.deadline(5.0):
+    ...     digits.classify(np.zeros((8, 8), np.float32)).shape
+    (10,)
     """
     if seconds is None:
         return nullcontext()

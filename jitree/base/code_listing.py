@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final, Protocol
 
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import Descriptor, guard
 from jitree.base.platform import EXECUTE, MACHINE, READ, mapped_file
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 
@@ -42,17 +42,18 @@ class MapFile:
     """Lines of address and size (hexadecimal) and name. CPython's own support for perf adds to the same."""
 
     def __init__(self) -> None:
-        self._descriptor = _open(f"perf-{os.getpid()}.map")
+        self._opened = _open(f"perf-{os.getpid()}.map")
 
     def add(self, name: bytes, address: int, size: int) -> None:
-        os.write(self._descriptor, b"%x %x %s\n" % (address, size, name))
+        os.write(self._opened.number, b"%x %x %s\n" % (address, size, name))
 
 
 class DumpFile:
     """Records with the code. ``perf record`` notices the file when a page of it is mapped as executable."""
 
     def __init__(self) -> None:
-        self._descriptor = descriptor = _open(f"jit-{os.getpid()}.dump")
+        self._opened = _open(f"jit-{os.getpid()}.dump")
+        descriptor = self._opened.number
         os.ftruncate(descriptor, 0)  # what an earlier process of this number has written
         machine = _MACHINES.get(MACHINE, 0)
         now = time.monotonic_ns()
@@ -64,9 +65,8 @@ class DumpFile:
         length = _LOAD.size + len(name) + 1 + size
         process, thread = os.getpid(), threading.get_native_id()
         fields = length, time.monotonic_ns(), process, thread, address, address, size, self._count
-        os.write(
-            self._descriptor, b"%s%s\0%s" % (_LOAD.pack(0, *fields), name, ctypes.string_at(address, size))
-        )
+        record = b"%s%s\0%s" % (_LOAD.pack(0, *fields), name, ctypes.string_at(address, size))
+        os.write(self._opened.number, record)
         self._count += 1
 
 
@@ -114,11 +114,10 @@ class CodeListing:
             self._write(address, name, size)
 
 
-def _open(name: str) -> int:
+def _open(name: str) -> Descriptor:
     path = f"{_FOLDER}/{name}"
-    descriptor = os.open(path, _OPEN, 0o600)
-    status = os.fstat(descriptor)
+    opened = Descriptor(os.open, path, _OPEN, 0o600)
+    status = os.fstat(opened.number)
     if status.st_uid != os.getuid() or not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
         raise PermissionDeniedError(f"'{path}', which JITREE_PERF asks for, is another user's; remove it")
-    return descriptor
+    return opened

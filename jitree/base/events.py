@@ -7,7 +7,7 @@ while nothing looks: that is all that its code tests. What has readers is done w
 from __future__ import annotations
 
 from _thread import _local
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from jitree.base.arguments import shown
@@ -118,20 +118,44 @@ class EventReader:
     is_exclusive = False
     """Whether no profile may look at what it looks at."""
 
+    reads_awaited = False
+    """Whether it reads awaited calls (FUNCTION), of which a thread has several at once."""
+
     reads_calls = False
     """Whether it reads that calls by machine code begin (CALL), with what the program gets. Those have no
     end."""
 
     def submitted(self, work: Any) -> EventReader | None:
-        """Tells that this thread gives a device a transfer or list. A command buffer is one, too. Gives what
-        reads the events of its steps, which are done one by one then; None: they need not be."""
+        """Tells that this thread gives a device a transfer or list. A command buffer is one, too.
+
+        ``work``: what was submitted. Gives what reads the events of its steps, which are done one by one
+        then; None: they need not be. What this raises ends the call.
+        """
         return None
 
     def begins(self, event: Any) -> None:
-        """Is told on the thread that does it. What this raises ends it."""
+        """Is told that ``event`` begins, on the thread that does it. What this raises ends it: it fails with
+        that.
+        """
 
     def ends(self, event: Any) -> None:
-        """It has been done. A call has ended, however, even if a reader was not told that it begins."""
+        """Is told that ``event`` has been done. A call has ended, however, even if a reader was not told that
+        it begins.
+
+        What this raises is raised in its place.
+        """
+
+
+async def told(readers: Sequence[EventReader], call: CallEvent, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Awaits the work of a call, and tells readers when it begins and ends."""
+    try:
+        for reader in readers:
+            reader.begins(call)
+        call.results, call.failed = await work(), False
+        return call.results
+    finally:  # also when its task is cancelled
+        for reader in readers:
+            reader.ends(call)
 
 
 class NoteSource:

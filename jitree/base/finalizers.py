@@ -101,6 +101,29 @@ class Finalizer:
 _nothing: Final[Callable[[], object]] = bool
 
 
+class Descriptor:
+    """Opens a file by a function of the system, and closes it with the last use. All of that is in C: no
+    interrupt comes in between, which would leave a descriptor that nothing closes."""
+
+    __slots__ = ("_ending", "number")
+
+    def __init__(self, make: Callable[..., int], *arguments: object) -> None:
+        found: list[int] = []
+        self._ending = Finalizer(partial(next, map(os.close, found), None))
+        next(map(found.append, map(make, *((argument,) for argument in arguments))))
+        self.number = found[0]
+
+    def close(self) -> None:
+        """Closes it now."""
+        self._ending.action()
+
+    def __enter__(self) -> Descriptor:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
 def object_at(address: int) -> Any:
     """The object with that ``id``, which must be alive: the caller knows that it is held."""
     return ctypes.cast(address, ctypes.py_object).value
@@ -250,7 +273,7 @@ class Finalized:
     __del__: Any = property(attrgetter("_end"))
 
     def will_end(self) -> None:
-        """Has :meth:`end` called when nothing refers to it any more."""
+        """Has :meth:`end` called when nothing refers to the object any more."""
         self._end = _attempted(partial(_end, Borrowed(self)), _MOST_ATTEMPTS)
 
     def end(self) -> None: ...

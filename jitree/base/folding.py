@@ -13,6 +13,8 @@ from typing import Final
 
 _VARIABLE: Final = "JITREE_TRACEBACK"
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_COMMAND: Final = f"{os.sep}jitree"
+"""The script that installers make of the command line."""
 _LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 _PACKAGES_OF_USERS: Final = ("site-packages", "dist-packages")
 _TYPED: Final = frozenset(("<stdin>", "<string>"))
@@ -21,7 +23,9 @@ _TYPED: Final = frozenset(("<stdin>", "<string>"))
 
 def is_of_user(file: str) -> bool:
     """Whether code is neither ours nor made by us or by Python."""
-    return not file.startswith((_PACKAGE, "<")) or file in _TYPED or file.startswith("<ipython")
+    if file.startswith((_PACKAGE, "<")) or file.endswith(_COMMAND):
+        return file in _TYPED or file.startswith("<ipython")
+    return True
 
 
 def caller(frame: FrameType) -> str:

@@ -111,15 +111,17 @@ def report(name: str, done: int, total: int, unit: str = "steps") -> None:
 class progress(EventReader):
     """Shows, in a ``with`` block, how far long work has come; of all threads.
 
-    ``callback`` gets a :class:`ProgressStep` with ``name``, ``done``, ``total`` and ``unit`` each time; an
-    exception of it ends the work. Without one a bar is drawn, by rich where that is installed (also in
-    notebooks), else as lines on standard error.
+    ``callback`` gets a :class:`ProgressStep` with ``name``, ``done``, ``total`` and ``unit`` (bytes, steps,
+    images) each time; an exception of it ends the work. Without one a bar is drawn, by rich where that is
+    installed (also in notebooks), else as lines on standard error. INVALID_ARGUMENT for what cannot be
+    called.
 
-    >>> with jitree.progress(lambda step: print(step.name, step.done, step.total)):  # doctest: +SKIP
-    ...     session.load("model.vmfb")
+    >>> with jitree.progress(lambda step: print(step.name, step.done, step.total)):
+    ...     digits = jitree.load("examples/digits/digits.vmvx.vmfb")  # too small to be told
     """
 
     needs_python = False
+    """Calls by machine code tell of long work, too."""
 
     def __init__(self, callback: Callable[[ProgressStep], object] | None = None) -> None:
         if callback is not None and not callable(callback):
@@ -129,6 +131,9 @@ class progress(EventReader):
         self._tasks: dict[str, Any] = {}
 
     def begins(self, event: Any) -> None:
+        """Is told of each ``event`` of the process, and passes on what is progress. It raises what the
+        callback raises.
+        """
         if event.kind == PROGRESS and self._told is not None:
             self._told(event)
 

@@ -137,7 +137,7 @@ def _resource(name: str) -> str:
 
 
 def _in_order(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Notices come first; drawings after the first table."""
+    """Notices come first."""
     yield from (piece for piece in pieces if isinstance(piece, Notice))
     yield from (piece for piece in pieces if not isinstance(piece, Notice))
 

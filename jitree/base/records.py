@@ -112,7 +112,7 @@ else:
 
         @property
         def name(self) -> str | None:
-            """``"READ|WRITE"``; None if no bit has a name."""
+            """Names of its bits: ``"READ|WRITE"``; None if no bit has a name."""
             members = type(self).__members__
             if self in members.values():
                 return next(name for name, member in members.items() if member == self)

@@ -46,11 +46,28 @@ def html_text(caption: str, text: str) -> str:
     return f"<div>{cell(caption)}<pre>{escape(printable(text))}</pre></div>"
 
 
-def text_table(lines: Sequence[Sequence[str]]) -> str:
+class TextTable(str):
+    """A table as text, with its cells: terminals may show these in another way."""
+
+    cells: Sequence[Sequence[str]]
+
+    @classmethod
+    def of(cls, text: str, cells: Sequence[Sequence[str]]) -> TextTable:
+        """Makes one of lines of cells; the first is the header."""
+        made = cls(text)
+        made.cells = cells
+        return made
+
+
+def text_table(lines: Sequence[Sequence[str]]) -> TextTable:
     """Writes lines of cells in columns: the first column begins at the left, the others end at the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        " ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
+    return TextTable.of(
+        "\n".join(
+            " ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+            for line in lines
+        ),
+        lines,
     )
 
 

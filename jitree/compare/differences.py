@@ -39,7 +39,10 @@ _LAST: Final = 1 << 30
 
 
 class Difference:
-    """What :func:`diff` has found."""
+    """What :func:`jitree.diff` has found. Made by it; print it, or ask :attr:`equal`.
+
+    ``first`` is the first departure, ``rows`` has all tensors with shapes and errors.
+    """
 
     def __init__(
         self,
@@ -49,8 +52,10 @@ class Difference:
         results: tuple[Results, Results],
     ) -> None:
         self.sides = sides
+        """The two programs, or what stands for one."""
         self._inputs = inputs
         self.tolerance = allowed
+        """How far elements may be from each other: ``atol``, ``rtol``, ``ulp``."""
         self.results = results
         """The results of both calls."""
         self.rows: list[Compared] = []
@@ -70,14 +75,17 @@ class Difference:
         return self.first is None
 
     def table(self) -> str:
-        """Error statistics by dispatch."""
+        """Error statistics by dispatch, as lines of text."""
         return table(self.rows)
 
     @folded
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes a reproduction: the first dispatch that departs with its inputs, of both programs, and a
-        script that runs it alone. Programs are called once more for it. FAILED_PRECONDITION where none
-        departs, or no dispatch made what departs."""
+        """Writes a reproduction: the first dispatch that departs, and a script that runs it alone.
+
+        ``folder``: a path, which gets the dispatch with its inputs, of both programs. Programs are called
+        once more for it. FAILED_PRECONDITION where none departs, or no dispatch made what departs,
+        UNAVAILABLE where the folder cannot be written.
+        """
         require_folder(folder)
         if self.first is None or self.first.ordinals == (None, None):
             raise FailedPreconditionError(
@@ -125,13 +133,23 @@ def diff(
     ``a``, ``b``: the path of a module, ``(path, device)``, ``(path, device, options of the session)``, a
     function of a session, the path of an ONNX model, a module of PyTorch, or anything that takes such
     arguments and gives arrays (a numpy function, iree.runtime). ``function``: which one of modules.
-    ``parameters``: of both.
+    ``inputs``: arguments of the call. ``parameters``: of both.
 
     One program on two devices or tiers is compared dispatch by dispatch, in lock step; two compilations where
     equal tensors appear in both, found by their values in a call before; with what is no program, results
     are, and where these depart what it shows of its computation, by values as well. An element is near
     another if one of ``atol`` (with ``rtol``, relative to ``b``) and ``ulp`` says so; without any, if bits
-    agree. Errors of the calls are raised.
+    agree.
+
+    NOT_FOUND for a missing file, INVALID_ARGUMENT for what is no program; errors of the calls are raised.
+
+    >>> found = jitree.diff(
+    ...     "examples/digits/digits.vmvx.vmfb",
+    ...     ("examples/digits/digits.vmvx.vmfb", "local-sync"),
+    ...     inputs=[np.ones((8, 8), np.float32)],
+    ... )
+    >>> found.equal
+    True
     """
     allowed, inputs = tolerance(atol, rtol, ulp), arguments_of(inputs)
     options = {"parameters": parameters} if parameters else {}

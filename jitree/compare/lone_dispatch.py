@@ -79,7 +79,17 @@ class MemorySpan(NamedTuple):
 
 
 class LoneDispatch:
-    """Runs a dispatch alone, with its memory as it was before it ran."""
+    """Runs a dispatch alone, with its memory as it was before it ran. Made by :meth:`load` and
+    :meth:`of_call`.
+
+    :meth:`Difference.save` and :func:`jitree.reduce` write such dispatches to folders.
+
+    >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb", device="local-sync")
+    >>> image = np.zeros((8, 8), np.float32)
+    >>> dispatch = jitree.LoneDispatch.of_call(digits.classify, [image], None)
+    >>> [output.shape for output in dispatch.run()]
+    [(10,)]
+    """
 
     def __init__(
         self,
@@ -95,21 +105,24 @@ class LoneDispatch:
 
     @property
     def name(self) -> str:
-        """The full name of the export."""
+        """The full name of the export, with that of its executable."""
         return str(self._facts["name"])
 
     @property
     def bindings(self) -> list[Array]:
-        """Bytes of each binding before it runs."""
+        """Bytes of each binding before it runs: arrays of ``uint8`` of rank 1."""
         return [_part(self._blocks, MemorySpan(*span)) for span in self._facts["bindings"]]
 
     def expected(self) -> list[Array]:
-        """What it made in the program; where that was compared with another runtime, what that has."""
+        """What it made in the program, in the shapes of its outputs.
+
+        Where that was compared with another runtime, what that has. Nothing fails here.
+        """
         return self._expected
 
     @folded
     def statistics(self) -> list[Statistics]:
-        """Statistics of what it makes when it is run."""
+        """Runs it, and gives statistics of what it makes. Errors are those of :meth:`run`."""
         kinds = (kind for _, kind in self._facts["outputs"])
         return [
             statistics(partial(_whole, made), made.shape, kind)
@@ -118,13 +131,19 @@ class LoneDispatch:
 
     @folded
     def run(self, device: str | None = None) -> list[Array]:
-        """Runs it on its own device, unless another is named, and gives its outputs."""
+        """Runs it on its own or another device, and gives outputs in their shapes.
+
+        ``device``: a URI. NOT_FOUND for an unknown one, UNIMPLEMENTED for a device that computes nothing.
+        """
         blocks = self.run_whole(device)
         return [_unpacked(_part(blocks, MemorySpan(*span)), kind) for span, kind in self._facts["outputs"]]
 
     @folded
     def run_whole(self, device: str | None = None) -> list[Array]:
-        """As :meth:`run`, with all of its memory as it is then."""
+        """As :meth:`run` on ``device``, with all of its memory as it is then.
+
+        It gives bytes, an array of rank 1 for each block of memory; errors are those of :meth:`run`.
+        """
         from jitree.api.session import Instance
 
         opened = Instance.default().create_device(device or self._facts["device"])
@@ -136,11 +155,18 @@ class LoneDispatch:
             opened.close()
 
     def bytes_at(self, block: int, places: Array) -> Array:
-        """Some bytes of its memory before it runs."""
+        """Gives some bytes of its memory before it runs, in the shape of ``places``.
+
+        ``block``: the number of the block of memory. IndexError outside.
+        """
         return np.array(self._blocks[block][places])
 
     def with_bytes(self, block: int, places: Array, values: Array) -> LoneDispatch:
-        """The same dispatch on memory with other bytes."""
+        """The same dispatch on memory with other bytes.
+
+        ``block``: the number of the block; ``places``: which bytes; ``values``: of the same shape. IndexError
+        outside.
+        """
         blocks = [np.array(one) if number == block else one for number, one in enumerate(self._blocks)]
         blocks[block][places] = values
         return LoneDispatch(self._facts, self._executable, blocks, self._expected)
@@ -168,8 +194,11 @@ class LoneDispatch:
         return [np.array(device.read_buffer(view.buffer, None)) for view in views]
 
     def expect(self, array: Array, operand: str) -> None:
-        """Another runtime has this in place of what the dispatch makes: ``output 0``, or a result, which is
-        its only output as large."""
+        """Notes what another runtime has in place of what the dispatch makes.
+
+        ``array``: of the shape of the output. ``operand``: ``output 0``, or a result, which is its only
+        output as large. Nothing is noted, and nothing fails, where no one output is meant.
+        """
         fitting = [number for number, made in enumerate(self._expected) if made.size == array.size]
         meant = [number for number in fitting if operand == f"output {number}"] or fitting
         if len(meant) == 1:
@@ -180,7 +209,10 @@ class LoneDispatch:
 
     @folded
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes it into a folder, which is made. UNAVAILABLE where that cannot be."""
+        """Writes it into a folder, which is made.
+
+        ``folder``: a path. UNAVAILABLE where it cannot be written, INVALID_ARGUMENT for what is no path.
+        """
         place = require_folder(folder)
         with system_refusals(f"cannot write a dispatch to '{place}'"):
             place.mkdir(parents=True, exist_ok=True)
@@ -195,7 +227,10 @@ class LoneDispatch:
     @classmethod
     @folded
     def load(cls, folder: str | os.PathLike[str]) -> LoneDispatch:
-        """One that was saved. NOT_FOUND where there is none, INVALID_ARGUMENT for damaged files."""
+        """Reads one that was saved in ``folder``.
+
+        NOT_FOUND where there is none, INVALID_ARGUMENT for damaged files.
+        """
         place = require_folder(folder)
         try:
             facts = json.loads((place / _DESCRIPTION).read_text())
@@ -214,10 +249,11 @@ class LoneDispatch:
 
     @classmethod
     def of_call(cls, function: Function, inputs: Sequence[Any], ordinal: int | None) -> LoneDispatch:
-        """The dispatch of a number in a call, which is made for it.
+        """Takes a dispatch out of a call, which is made for it.
 
-        None: the last one that begins, where the call fails. FAILED_PRECONDITION if there is none, or its
-        program was not loaded by this session.
+        ``function``: of a module; ``inputs``: its arguments. ``ordinal``: its number, from 0 on; None: the
+        last one that begins, where the call fails, too. FAILED_PRECONDITION if there is none, or its program
+        was not loaded by this session.
         """
         capture = CapturedDispatch(ordinal)
         with function.session.looked_at(capture):

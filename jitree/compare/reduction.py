@@ -59,13 +59,16 @@ def reduce(
     ulp: float | None = None,
     parameters: Iterable[Any] = (),
 ) -> str:
-    """Writes the reproduction of a wrong call to a folder, and says what differs. :meth:`Difference.save`
-    does the same. ``against``: another build, device or runtime that
-    is right; without one the call fails, or makes a value that is not finite. Other arguments as of
-    :func:`jitree.diff`.
+    """Writes the reproduction of a wrong call to a folder, and says what differs.
+
+    ``a``: the program, and ``function`` of it, called with ``inputs``. ``folder``: a path;
+    :meth:`Difference.save` says what it gets. ``against``: another build, device or runtime that is right;
+    without one the call fails, or makes a value that is not finite. ``atol``, ``rtol``, ``ulp`` and
+    ``parameters`` are those of :func:`jitree.diff`.
 
     Of a value that is not finite and that no dispatch made, the one that reads it first is written.
-    FAILED_PRECONDITION where nothing is wrong, or no dispatch is what fails.
+    FAILED_PRECONDITION where nothing is wrong, or no dispatch is what fails, INVALID_ARGUMENT for what is no
+    program.
     """
     parameters, inputs = tuple(parameters), arguments_of(inputs)
     require_folder(folder)

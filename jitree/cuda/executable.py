@@ -219,6 +219,20 @@ class OwnKernel(NamedTuple):
     """Addresses of the KernelEntry records of the dispatches that it is for, which follow each other."""
     kept: object
     """What its code is of."""
+    call: Callable[[Any, OwnCall], None] | None = None
+    """What the host calls in place of a launch, with the stream, whose lock is held."""
+
+
+class OwnCall(NamedTuple):
+    """Says what dispatches give to a function that the host calls."""
+
+    addresses: Sequence[int]
+    """Of bindings."""
+    lengths: Sequence[int]
+    counts: Sequence[int]
+    """How many bindings each dispatch has."""
+    constants: Sequence[int]
+    grid: tuple[int, int, int]
 
 
 class CudaFunctionTable:

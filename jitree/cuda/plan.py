@@ -166,7 +166,18 @@ class CollectiveStep(NamedTuple):
     operations: tuple[tuple[int, int], ...]
 
 
-Step = PlanSegment | IndirectDispatch | CollectiveStep
+class CallStep(NamedTuple):
+    """Calls a function of the user between launches."""
+
+    launch: int
+    """Whose words are the addresses and constants."""
+    operands: tuple[int, ...]
+    """Of all bindings."""
+    counts: tuple[int, ...]
+    """Of the bindings of each dispatch."""
+
+
+Step = PlanSegment | IndirectDispatch | CollectiveStep | CallStep
 
 
 class Submission(NamedTuple):
@@ -235,9 +246,14 @@ class _PlanBuilder:
             self._begin_run(row, following)
             if self._run and row is not self._run[-1]:
                 return
-            grid = self._grid(row)
+            grid, rows = self._grid(row), self._run or [row]
             launch = self._dispatch(row, grid)
-            if 0 not in grid:  # nothing to do, which the driver would refuse
+            own = self.launches[launch].own
+            if own is not None and own.kernel.call is not None:
+                self._end_segment()
+                operands = (n for each in rows for n in range(each[1], each[1] + each[2]))
+                self.steps.append(CallStep(launch, tuple(operands), tuple([each[2] for each in rows])))
+            elif 0 not in grid:  # nothing to do, which the driver would refuse
                 self._group.append(launch)
         elif kind == command_layout.KIND_DISPATCH_INDIRECT:
             self._end_segment()

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 
 from jitree.base.events import DISPATCH
 from jitree.cuda.collectives import CollectiveCall, run_collectives
+from jitree.cuda.executable import OwnCall
 from jitree.cuda.graph import LaunchParameters, SegmentRunner, grid_of, launches_of
 from jitree.cuda.plan import (
+    CallStep,
     CollectiveStep,
     IndirectDispatch,
     Launch,
     LaunchPlan,
     PlanSegment,
     Submission,
+    Word,
     check_grid,
 )
 from jitree.hal.command_buffer import Collective
@@ -49,6 +52,8 @@ class PlanRunner:
                 step.launch(stream, block)
             elif isinstance(step, IndirectDispatch):
                 run_indirect(stream, self._plan, step, block)
+            elif isinstance(step, CallStep):
+                run_call(stream, self._plan, step, block)
             else:
                 run_collective_step(stream, self._collectives, step, block)
 
@@ -79,6 +84,21 @@ def read_counts(stream: Stream, address: int) -> tuple[int, int, int]:
     check_workgroups(x, y, z)
     check_grid((x, y, z))
     return x, y, z
+
+
+def run_call(stream: Stream, plan: LaunchPlan, step: CallStep, block: Submission) -> None:
+    """Calls a function of the user, which submits or waits."""
+    launch = plan.launches[step.launch]
+    assert launch.own is not None and launch.own.kernel.call is not None
+    words = [
+        block.words[launch.first + each.number] if isinstance(each, Word) else each
+        for each in launch.own.parameters
+    ]
+    count = len(step.operands)
+    lengths = [block.lengths[number] for number in step.operands]
+    constants = [word & 0xFFFFFFFF for word in words[count:]]
+    grid = grid_of(launch, block.words)
+    launch.own.kernel.call(stream, OwnCall(words[:count], lengths, step.counts, constants, grid))
 
 
 def run_collective_step(
@@ -153,6 +173,8 @@ def run_profiled(
             if 0 not in grid:
                 grid = launch.grid if launch.has_own_grid else grid
                 timer.launch(launch, grid, parameters.pointers(launch))
+        elif isinstance(step, CallStep):
+            run_call(stream, plan, step, block)
         else:
             run_collective_step(stream, collectives, step, block)
     timer.finish()

@@ -86,11 +86,16 @@ class Stream:
         self._owned = context.make("cuStreamCreate", (_BLOCKING,), "cuStreamDestroy")
         self.handle: Handle = self._owned.handle
         self.events = EventPool(context)
-        self._producer_event = self.events.permanent()  # one taken for each use is lost by an interrupt
+        try:
+            self._producer_event = self.events.permanent()  # one taken for each use is lost by an interrupt
+            self.share = StreamShare(context, self.handle, self.events.permanent().handle)
+        except StatusError:
+            self.events.close()
+            self._owned.close()
+            raise
         self.allocator: StagingAllocator | None = None
         """The allocator of staging memory, once there is one."""
         self._kernels: Kernels | None = None
-        self.share = StreamShare(context, self.handle, self.events.permanent().handle)
         self.users = StreamUsers(self.share, self._owned.close)
         """Entered by who uses the stream without the lock."""
         self._failed = (0, 0, StatusError(""))

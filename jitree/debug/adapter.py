@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from jitree.base.finalizers import guard
+from jitree.debug.breakpoints import names_in
 from jitree.debug.debugger import Debugger, FrontEnd, Stopped, describe_dispatch
 from jitree.debug.frames import assign, evaluate
 from jitree.debug.shell import source_of
@@ -95,9 +96,7 @@ class Adapter(FrontEnd):
         if stopped.dispatch is not None:
             self.tell("\n".join(describe_dispatch(stopped.dispatch)))
         self._event("stopped", body)
-        way = self._ways.get()
-        self._stopped = None
-        return way
+        return self._ways.get()
 
     def tell(self, text: str) -> None:
         self._event("output", {"category": "console", "output": f"{text}\n"})
@@ -105,15 +104,17 @@ class Adapter(FrontEnd):
     @contextmanager
     def redirected(self) -> Iterator[None]:
         """What is printed in a ``with`` block goes to the editor; then the program is over."""
+        code = 1
         try:
             with redirect_stdout(_Output(self)):
                 yield
+            code = 0
         except StatusError as error:
             if not self._has_left:
                 self._event("output", {"category": "stderr", "output": f"{error}\n"})
         finally:
             self._event("terminated")
-            self._event("exited", {"exitCode": 0})
+            self._event("exited", {"exitCode": code})
             self._thread.join()  # the editor says that it has seen this, or is gone
 
     # -- messages --------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class Adapter(FrontEnd):
             data += part
         try:
             found = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             pass_interruption(error)
             raise UnavailableError(f"a message of the editor is no JSON: {error}") from None
         if not isinstance(found, dict):
@@ -160,20 +161,20 @@ class Adapter(FrontEnd):
                 self._answer(request)
         except StatusError as error:
             self.tell(f"the debugger ends: {error}")
-        self._leave()
+        finally:  # else the program waits for ever
+            self._leave()
 
     def _answer(self, request: Body) -> None:
         name = str(request.get("command"))
         arguments = request.get("arguments") or {}
         response: Body = {"type": "response", "request_seq": request.get("seq", 0), "command": name}
-        after: Callable[[], None] = _nothing
+        after = None
         try:
             handler = getattr(self, f"_on_{name}", None)
             if handler is None:
                 raise NotFoundError(f"the request '{name}' is not known")
             found = handler(arguments)
-            if callable(found):
-                after = found
+            after = found if callable(found) else None
             response |= {"success": True, "body": found if isinstance(found, dict) else {}}
         except StatusError as error:
             response |= {"success": False, "message": error.message}
@@ -181,7 +182,8 @@ class Adapter(FrontEnd):
             pass_interruption(error)
             response |= {"success": False, "message": f"the arguments of '{name}' are no such: {error!r}"}
         self._send(response)
-        after()
+        if after is not None:
+            after()
 
     def _leave(self) -> None:
         """Ends the program: the editor has gone."""
@@ -233,12 +235,9 @@ class Adapter(FrontEnd):
         return self._replaced(path, lines, lambda row: breakpoints.add(_place(f"{path}:{row['line']}", row)))
 
     def _on_setFunctionBreakpoints(self, arguments: Body) -> Body:
-        debugger = self._require_debugger()
-
-        def add(row: Body) -> Breakpoint:
-            return debugger.add_breakpoint(_place(row["name"], row))
-
-        return self._replaced("functions", arguments["breakpoints"], add)
+        add = self._require_debugger().breakpoints.add
+        rows = arguments["breakpoints"]
+        return self._replaced("functions", rows, lambda row: add(_place(row["name"], row)))
 
     def _on_setExceptionBreakpoints(self, arguments: Body) -> None: ...
 
@@ -266,8 +265,10 @@ class Adapter(FrontEnd):
         return self._stopped
 
     def _frame(self, arguments: Body, name: str = "frameId") -> Frame:
-        frame: Frame = self._require_stopped().frames[arguments[name] - 1]
-        return frame
+        number, frames = int(arguments[name]), self._require_stopped().frames
+        if not 0 < number <= len(frames):
+            raise NotFoundError(f"there is no frame {number}")
+        return frames[number - 1]
 
     def _on_stackTrace(self, arguments: Body) -> Body:
         frames = [self._shown(*row) for row in enumerate(self._require_stopped().frames, 1)]
@@ -312,14 +313,15 @@ class Adapter(FrontEnd):
 
     def _on_evaluate(self, arguments: Body) -> Body:
         frame = self._frame(arguments) if arguments.get("frameId") else None
-        show = self._require_debugger().show
-        value = evaluate(arguments["expression"], frame, {}, show)
+        show, dispatch = self._require_debugger().show, self._stopped and self._stopped.dispatch
+        value = evaluate(arguments["expression"], frame, names_in(dispatch), show)
         return {"result": show.text(value), "variablesReference": 0}
 
     # -- requests: going on ----------------------------------------------------------------------------
 
     def _go(self, kind: str, arguments: Body) -> Callable[[], None]:
         way = self._require_stopped().way(kind)
+        self._stopped = None
         return lambda: self._ways.put(way)
 
     _on_continue, _on_next = partialmethod(_go, CONTINUE), partialmethod(_go, NEXT)
@@ -340,9 +342,6 @@ class _Output:
         return len(text)
 
     def flush(self) -> None: ...
-
-
-def _nothing() -> None: ...
 
 
 def _place(text: str, row: Body) -> str:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.near_names import nearest
-from jitree.debug.code import Codes, FunctionCode
-from jitree.debug.frames import compiled, evaluate, frames_of, read_global
+from jitree.debug.code import KEPT, Codes, FunctionCode
+from jitree.debug.frames import compiled, evaluate, frames_of, read_global, shortened
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, printable
+from jitree.observe.graph import EVERYTHING
+from jitree.observe.taps import near
 from jitree.regs.memory import address_of
 
 if TYPE_CHECKING:
     from jitree.debug.frames import Frame, Showing
     from jitree.observe.tensors import ObservedDispatch
     from jitree.regs.machine import Machine
-    from jitree.regs.records import FunctionRecord, FunctionRecords, ModuleRecord
+    from jitree.regs.records import FunctionRecord, ModuleRecord
 
 _CONDITION: Final = re.compile(r"(.*?)\s+if\s+(.+)")
-_OFFSET: Final = re.compile(r"(.*)\+(?:0x)?([0-9A-Fa-f]+)")
-_LINE: Final = re.compile(r"(.+):(\d+)")
+_OFFSET: Final = re.compile(r"(.*)\+(?:0x)?([0-9A-Fa-f]{1,8})")
+_LINE: Final = re.compile(r"(.+):(\d{1,9})")
+_SOURCE: Final = re.compile(r"(.+?):(\d+)(?::\d+)?(?: \(.*\))?")
+"""``file.mlir:3:10``, ``file.mlir:3 (stage)``"""
 _STORED: Final = "global.store."
-_STRIPPED: Final = (
-    "no module has source locations; IREE keeps them where it compiles without "
-    "--iree-vm-bytecode-module-strip-source-map"
-)
+_INIT: Final = "__init"
+"""It has run when its module is debugged."""
 IMPORT: Final = "import"
 DISPATCH: Final = "dispatch"
 """Words before patterns in places."""
@@ -65,18 +67,22 @@ class Breakpoint:
 
 
 class DispatchBreakpoint(Breakpoint):
-    """Stops when a dispatch has been done; or prints what it made."""
+    """Stops when a dispatch has been done; or prints what it made. Other operations of a queue are meant by
+    their own names, such as ``fill``."""
 
     kind = DISPATCH
     prints = False
     """Whether it only tells of the dispatch."""
 
-    def __init__(self, number: int, pattern: str, condition: str, owner: Breakpoints) -> None:
-        super().__init__(number, f"dispatch {pattern}", condition, set(), owner)
-        self.pattern = pattern
+    def __init__(self, number: int, text: str, names: list[str], condition: str, owner: Breakpoints) -> None:
+        """``names`` are patterns."""
+        super().__init__(number, text, condition, set(), owner)
+        self._names = names
 
     def matches(self, dispatch: ObservedDispatch) -> bool:
-        return fnmatchcase(dispatch.name, self.pattern)
+        if dispatch.kind != DISPATCH:
+            return dispatch.kind in self._names
+        return any(fnmatchcase(dispatch.name, pattern) for pattern in self._names)
 
     def hit_by(self, dispatch: ObservedDispatch) -> str:
         return self.test(lambda: self._owner.evaluate(self.condition, None, names_in(dispatch)))
@@ -109,8 +115,9 @@ class Watch(Breakpoint):
 class Breakpoints:
     """All breakpoints of a debugger."""
 
-    def __init__(self, functions: FunctionRecords, codes: Codes, show: Showing) -> None:
-        self._functions, self.codes, self.show = functions, codes, show
+    def __init__(self, session: Any, codes: Codes, show: Showing, look: Callable[[], None]) -> None:
+        """``look`` has devices tell of dispatches."""
+        self._session, self.codes, self.show, self._look = session, codes, show, look
         self.all: dict[int, Breakpoint] = {}
         self.words: dict[int, dict[int, list[Breakpoint]]] = {}
         """What stops at a word, by the address of the program's words."""
@@ -126,7 +133,8 @@ class Breakpoints:
 
     def add(self, text: str, default: FunctionCode | None = None) -> Breakpoint:
         """Adds a breakpoint as ``break`` takes it; an offset alone is one of ``default``. NOT_FOUND, saying
-        what there is, for a place that is not there."""
+        what there is, for a place that is not there; UNIMPLEMENTED for dispatches of a device that does not
+        tell of them."""
         match = _CONDITION.fullmatch(text)
         place, condition = (match[1].strip(), match[2]) if match else (text.strip(), "")
         if condition:
@@ -134,15 +142,21 @@ class Breakpoints:
         kind, _, rest = place.partition(" ")
         number = self._number + 1
         item: Breakpoint
-        if kind == DISPATCH and rest:
-            item = DispatchBreakpoint(number, rest.strip(), condition, self)
-        elif kind == IMPORT and rest:
-            item = Breakpoint(number, place, condition, self._sites(rest.strip()), self)
+        if kind == DISPATCH:
+            pattern = self._pattern(rest.strip() or "*")
+            item = DispatchBreakpoint(number, f"{DISPATCH} {pattern}", [pattern], condition, self)
+        elif kind == IMPORT:
+            item = Breakpoint(number, place, condition, self._sites(rest.strip() or "*"), self)
         elif line := _LINE.fullmatch(place):
-            item = Breakpoint(number, place, condition, self._line(line[1], int(line[2])), self)
+            words, names = self._line(line[1], int(line[2]))
+            item = Breakpoint(number, place, condition, words, self)
+            if not words:
+                item = DispatchBreakpoint(number, place, names, condition, self)
         else:
             word, name = self._function_place(place, default)
             item = Breakpoint(number, name, condition, {word}, self)
+        if isinstance(item, DispatchBreakpoint):
+            self._look()
         return self._put(item)
 
     def add_at(self, code: FunctionCode, offset: int, condition: str = "") -> Breakpoint:
@@ -152,13 +166,12 @@ class Breakpoints:
 
     def watch(self, name: str, frame: Frame) -> Watch:
         """Adds a watch of a global of a frame's module."""
-        show = self.show
+        show, record, held = self.show, frame.record, frame.held
 
         def read() -> str:
-            return show.text(read_global(frame, name))
+            return show.text(read_global(record, held, name))
 
         read()
-        record = self._record_of(frame)
         words: set[Word] = set()
         for code in self.codes_of(record):
             for instruction in code.records:
@@ -196,15 +209,12 @@ class Breakpoints:
 
     @property
     def modules(self) -> list[ModuleRecord]:
-        return self._functions.modules
+        return self._session.context.invoker.functions.modules  # type: ignore[no-any-return]
 
     def codes_of(self, record: ModuleRecord) -> Iterator[FunctionCode]:
         """The code of a module's functions."""
         for ordinal in range(len(record.program.functions)):
             yield self.codes.find(record.module, record.program, ordinal)
-
-    def _record_of(self, frame: Frame) -> ModuleRecord:
-        return next(record for record in self.modules if record.program is frame.code.program)
 
     def is_instruction(self, machine: Machine, pc: int) -> bool:
         """Whether an instruction of the file begins there."""
@@ -223,7 +233,7 @@ class Breakpoints:
             name = name.removeprefix("@")
         if name not in names:
             near = nearest(name, names) or f"; there are: {', '.join(list(names)[:8])}"
-            raise NotFoundError(f"no function '{printable(name)}'{near}")
+            raise NotFoundError(f"no function '{shortened(name)}'{near}")
         return names[name]
 
     def _function_place(self, place: str, default: FunctionCode | None) -> tuple[Word, str]:
@@ -246,26 +256,44 @@ class Breakpoints:
         name = code.full_name if not offset else f"{code.full_name}+{found:X}"
         return (_address(code), code.words[found]), name
 
-    def _line(self, file: str, line: int) -> set[Word]:
-        """The first instruction of each run of those from a line."""
+    def _line(self, file: str, line: int) -> tuple[set[Word], list[str]]:
+        """The first instruction of each run of those from a line; where there is none, the names of
+        dispatches that are."""
         words: set[Word] = set()
         files: set[str] = set()
         for code in (code for record in self.modules for code in self.codes_of(record)):
             debug = code.module.debug
             places = [] if debug is None else debug.places(code.ordinal)
-            files.update(place.rpartition(":")[0].rpartition(":")[0] for place in places)
-            if any(_is_at(place, file, line) for place in places):
+            files.update(match[1] for place in places if (match := _SOURCE.fullmatch(place)))
+            if code.name != _INIT and _any_at(places, file, line):
                 before = False
                 for offset, word in sorted(code.words.items()):
-                    here = _is_at(code.line_of(offset), file, line)
+                    here = _any_at([code.line_of(offset)], file, line)
                     if here and not before:
                         words.add((_address(code), word))
                     before = here
-        if not words:
-            known = ", ".join(sorted(filter(None, files)))
-            missing = f"no instruction is from it; modules have lines of: {known}" if known else _STRIPPED
+        names = [] if words else [name for name, places in self._exports() if _any_at(places, file, line)]
+        if not words and not names:
+            known = ", ".join(sorted(files))
+            missing = f"no instruction is from it, and no dispatch; modules have lines of: {known}"
+            missing = missing if known else f"no module has source locations; {KEPT}"
             raise NotFoundError(f"{printable(file)}:{line}: {missing}")
-        return words
+        return words, names
+
+    def _exports(self) -> Iterator[tuple[str, list[str]]]:
+        """Dispatches that devices have: names, and where they come from."""
+        for executable in (found for device in self._session.devices for found in device.executables):
+            for ordinal in range(executable.function_count):
+                yield executable.function_name(ordinal), executable.places(ordinal)
+
+    def _pattern(self, pattern: str) -> str:
+        """The pattern of a dispatch's name. NOT_FOUND if there are some, and none is meant."""
+        names = [name for name, _ in self._exports()]
+        if names and not any(fnmatchcase(name, pattern) for name in (*names, *EVERYTHING[1:])):
+            raise NotFoundError(
+                f"no dispatch is named '{printable(pattern)}'; names near it: {near(pattern, names)}"
+            )
+        return pattern
 
     def _sites(self, pattern: str) -> set[Word]:
         """The calls of imports."""
@@ -281,6 +309,11 @@ class Breakpoints:
             near = nearest(pattern, filter(None, names))
             raise NotFoundError(f"no import that is called is named '{printable(pattern)}'{near}")
         return words
+
+    def stops_in(self, code: FunctionCode) -> set[int]:
+        """The offsets of a function that have a breakpoint."""
+        words = self.words.get(_address(code), {})
+        return {offset for offset, word in code.words.items() if word in words}
 
     def reaches(self, function: FunctionRecord) -> bool:
         """Whether a function, or what it calls, has a place to stop at.
@@ -310,8 +343,10 @@ class Breakpoints:
         return False
 
 
-def names_in(dispatch: ObservedDispatch) -> dict[str, Any]:
+def names_in(dispatch: ObservedDispatch | None) -> dict[str, Any]:
     """What expressions may name where a dispatch has been done."""
+    if dispatch is None:
+        return {}
     inputs, outputs = ([tensor.array for tensor in found] for found in (dispatch.inputs, dispatch.outputs))
     return {"name": dispatch.name, "ordinal": dispatch.ordinal, "inputs": inputs, "outputs": outputs}
 
@@ -320,13 +355,10 @@ def _address(code: FunctionCode) -> int:
     return address_of(code.program.words)
 
 
-def _is_at(place: str, file: str, line: int) -> bool:
-    """Whether ``file.mlir:3:10`` is of a line of a file.
-
-    Either may have more folders in front."""
-    known, _, _ = place.rpartition(":")
-    known, _, number = known.rpartition(":")
-    if number != str(line) or not known:
-        return False
-    longer, shorter = sorted((known, file), key=len, reverse=True)
-    return longer == shorter or longer.endswith(f"/{shorter.removeprefix('./')}")
+def _any_at(places: Iterable[str], file: str, line: int) -> bool:
+    """Whether a place is of a line of a file. Either may have more folders in front."""
+    for match in filter(None, map(_SOURCE.fullmatch, places)):
+        longer, shorter = sorted((match[1], file), key=len, reverse=True)
+        if match[2] == str(line) and f"/{longer}".endswith(f"/{shorter.removeprefix('./')}"):
+            return True
+    return False

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 REF: Final = "ref"
 _KINDS: Final = {"i": "i32", "I": "i64", "f": "f32", "F": "f64", "r": REF}
 _CALL: Final = "call"
+KEPT: Final = "IREE keeps them without --iree-vm-bytecode-module-strip-source-map, 3.13 for one function"
+"""Source locations."""
 
 Register = tuple[bool, int]
 """Whether it is a ref, and its number."""

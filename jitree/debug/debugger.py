@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jitree.base.events import CALL, CallEvent
 from jitree.base.records import NamedTuple
-from jitree.debug.breakpoints import DISPATCH, Breakpoint, Breakpoints, DispatchBreakpoint
-from jitree.debug.code import Codes, FunctionCode
+from jitree.debug.breakpoints import DISPATCH, Breakpoints, DispatchBreakpoint
+from jitree.debug.code import Codes
 from jitree.debug.frames import Frame, Showing, frames_of
 from jitree.debug.stepper import CONTINUE, STEP, Stepper, Stop, Way
 from jitree.dispatch.plain.counting import CountingEngine
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 class FrontEnd(abc.ABC):
     """What shows a stopped program and says how it goes on."""
+
+    is_waiting = False
+    """Whether it waits for an answer, which Ctrl-C ends."""
 
     @abc.abstractmethod
     def attach(self, debugger: Debugger) -> None:
@@ -69,12 +72,11 @@ class Debugger(Onlooker):
                 "a session with a limit on instructions cannot be debugged: debug the module in one without"
             )
         self.codes, self.show = Codes(), Showing(session.device, session.context.table)
-        self.breakpoints = Breakpoints(self.invoker.functions, self.codes, self.show)
+        self.breakpoints = Breakpoints(session, self.codes, self.show, self._look_at_dispatches)
         self.stepper = Stepper(engine, self.breakpoints, self._ask)
         self._engine = engine
         self._looking = ExitStack()
         self._is_looking = False
-        self._machine: Any = None
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -99,7 +101,7 @@ class Debugger(Onlooker):
             return
 
         def interrupt(number: int, frame: FrameType | None) -> None:
-            if self.stepper.is_interrupted or self.stepper.is_asking:
+            if self.stepper.is_interrupted or self.front.is_waiting:
                 raise KeyboardInterrupt
             self.stepper.is_interrupted = True
 
@@ -110,19 +112,18 @@ class Debugger(Onlooker):
             signal.signal(signal.SIGINT, before)
 
     def _ask(self, stop: Stop) -> Way:
-        self._machine = stop.machine
         assert stop.machine is not None
         return self.front.ask(Stopped(stop, frames_of(stop.machine, stop.pc, self.codes)))
 
     # -- dispatches --------------------------------------------------------------------------------------
 
-    def look_at_dispatches(self) -> None:
+    def _look_at_dispatches(self) -> None:
         """Has devices tell of dispatches from now on. UNIMPLEMENTED for those that cannot."""
         if self._is_looking:
             return
         self._looking.enter_context(self.session.looked_at(self))
         self._is_looking = True
-        machine = self._machine
+        machine: Any = self.stepper.machine
         if machine is not None and machine.observed is None:  # its call has begun before
             event = CallEvent(CALL, machine.function.name, ())
             event.machine = machine
@@ -130,33 +131,28 @@ class Debugger(Onlooker):
                 if isinstance(reader, Observation):
                     reader.begins(event)
 
-    def add_breakpoint(self, text: str, default: FunctionCode | None = None) -> Breakpoint:
-        """As :meth:`Breakpoints.add`; devices tell of dispatches if it is of some."""
-        if text.startswith(f"{DISPATCH} "):
-            self.look_at_dispatches()
-        return self.breakpoints.add(text, default)
-
     def looks_at(self, dispatch: ObservedDispatch) -> None:
+        reasons = list[str]()
         for item in [item for item in self.breakpoints.dispatches if item.matches(dispatch)]:
-            reason = item.hit_by(dispatch)
-            if not reason:
-                continue
-            if item.prints:
+            before, reason = item.hits, item.hit_by(dispatch)
+            if item.prints and item.hits > before:
                 self.front.tell("\n".join(describe_dispatch(dispatch, statistics=True)))
-            else:
-                self._stop_in(dispatch, reason)
+            elif reason:
+                reasons.append(reason)
+        if reasons:
+            self._stop_in(dispatch, ", ".join(reasons))
 
     def _stop_in(self, dispatch: ObservedDispatch, reason: str) -> None:
-        machine = self._machine
+        machine = self.stepper.machine
         frames = frames_of(machine, machine.pc, self.codes) if machine is not None and machine.frame else []
-        stop = Stop(machine, machine.pc if frames else 0, reason)
+        stop = Stop(machine, machine.pc if machine is not None and frames else 0, reason)
         self.stepper.stop(stop, lambda stop: self.front.ask(Stopped(stop, frames, dispatch)))
 
     def tap(self, pattern: str) -> DispatchBreakpoint:
         """Tells of dispatches as they are done, without a stop."""
-        item = self.add_breakpoint(f"{DISPATCH} {pattern}")
+        item = self.breakpoints.add(f"{DISPATCH} {pattern}")
         assert isinstance(item, DispatchBreakpoint)
-        item.prints, item.text = True, f"tap {item.pattern}"
+        item.prints, item.text = True, item.text.replace(DISPATCH, "tap", 1)
         return item
 
 

@@ -9,7 +9,10 @@ import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from operator import index
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from jitree.base import elements
 from jitree.base.records import NamedTuple
@@ -27,12 +30,15 @@ if TYPE_CHECKING:
     from jitree.dispatch.backtrace import LeftFrame
     from jitree.hal.device import Device
     from jitree.regs.handles import HandleTable
+    from jitree.regs.records import ModuleRecord
 
-_NAME: Final = re.compile(r"%([ifrR])(\d+)(?::(\d+))?(?:\.([if])(?:32|64))?")
-_GLOBAL: Final = re.compile(r"global\[(\d+)\](?:\.(i32|i64|f32|f64))?|globalref\[(\d+)\]")
+_NAME: Final = re.compile(r"%([ifrR])(\d{1,9})(?::(\d{1,9}))?(?:\.([if])(?:32|64))?\b")
+GLOBAL: Final = re.compile(r"global\[(\d{1,9})\](?:\.(i32|i64|f32|f64))?|globalref\[(\d{1,9})\]")
 _SHOWN: Final = 16
 """Elements of a tensor, bytes of a buffer and items of a list that are shown, unless all are asked for."""
 _ALL: Final = 1 << 30
+_NAMED: Final = 200
+"""Characters of an expression that a message has."""
 _LAYOUTS: Final = {"i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 _LIMITS: Final = {"i32": 32, "i64": 64}
 
@@ -62,6 +68,13 @@ class Frame(NamedTuple):
         return self.code.line_of(self.offset)
 
     @property
+    def record(self) -> ModuleRecord:
+        """The function's module, with its globals. INVALID_ARGUMENT after the call has ended."""
+        if self.machine is None:
+            raise InvalidArgumentError("the call has ended: its globals are not known")
+        return self.machine.functions[self.machine.frames[self.place]].module
+
+    @property
     def title(self) -> str:
         """``module.function+0000001C at file.mlir:3:10``"""
         line = self.location
@@ -89,7 +102,8 @@ class Frame(NamedTuple):
         bits = _LIMITS.get(kind)
         try:
             if bits is not None:
-                value = (int(value) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+                value = index(value)
+                value -= (value >> bits - 1 == 1) << bits  # one without a sign
             content = struct.pack(_LAYOUTS[kind], value)
         except (struct.error, TypeError, ValueError, OverflowError) as error:
             pass_interruption(error)
@@ -151,10 +165,12 @@ def parse_register(text: str) -> tuple[bool, int, str]:
     match = _NAME.fullmatch(text.strip())
     if match is None:
         raise InvalidArgumentError(
-            f"'{printable(text)}' names no register; names are %i3 (32 bits), %i4:5 (64 bits), %f3 and %f4:5 "
+            f"'{shortened(text)}' names no register; names are %i3 (32 bits), %i4:5 (64 bits), %f3 and %f4:5 "
             "(floats), %r0"
         )
     letter, number, second, suffix = match.groups()
+    if second is not None and int(second) != int(number) + 1:
+        raise InvalidArgumentError(f"'{text}': a register of 64 bits is two that follow each other, as %i4:5")
     if letter in "rR":
         return True, int(number), REF
     kind = suffix or (letter if letter == "f" else "")
@@ -175,51 +191,56 @@ def compiled(text: str) -> CodeType:
     """Compiles an expression, in which names of registers and globals become calls. INVALID_ARGUMENT for what
     is none."""
     replaced = text
-    for pattern in (_NAME, _GLOBAL):
+    for pattern in (_NAME, GLOBAL):
         replaced = pattern.sub(lambda match: f"_read({match[0]!r})", replaced)
     try:
         return compile(replaced, "<jitree expression>", "eval")
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         pass_interruption(error)
-        raise InvalidArgumentError(f"`{printable(text)}` is no expression: {error}") from None
+        why = str(error) or "it is nested too deeply"
+        raise InvalidArgumentError(f"`{shortened(text)}` is no expression: {why}") from None
+
+
+def shortened(text: str) -> str:
+    """Shows what was typed, as far as a message has room."""
+    shown = printable(text[:_NAMED])
+    return shown if len(text) <= _NAMED else f"{shown}…"
 
 
 def evaluate(text: str, frame: Frame | None, names: Mapping[str, Any], show: Showing) -> Any:
-    """Evaluates a Python expression in which ``%i3`` and the like are registers. INVALID_ARGUMENT, naming it,
-    if that fails."""
+    """Evaluates a Python expression of registers.
+
+    ``%i3`` and the like are names, and ``np`` is numpy. INVALID_ARGUMENT, naming it, if that fails."""
 
     def read(name: str) -> Any:
         if frame is None:
             raise InvalidArgumentError(f"there is no {name} here")
         if name.startswith("global"):
-            return show.plain(read_global(frame, name))
+            return show.plain(read_global(frame.record, frame.held, name))
         is_ref, number, kind = parse_register(name)
         return show.plain(frame.ref(number)) if is_ref else frame.value(number, typed(frame, number, kind))
 
     code = compiled(text)
     try:
-        return eval(code, {"_read": read, **names})
+        return eval(code, {"_read": read, "np": np, **names})
     except Exception as error:
         pass_interruption(error)
-        raise InvalidArgumentError(f"`{printable(text)}`: {type(error).__name__}: {error}") from None
+        raise InvalidArgumentError(f"`{shortened(text)}`: {type(error).__name__}: {error}") from None
 
 
-def read_global(frame: Frame, name: str) -> Any:
-    """The value of ``global[8]``, ``global[8].f32`` or ``globalref[0]`` of the module of a frame."""
-    match = _GLOBAL.fullmatch(name.strip())
+def read_global(record: ModuleRecord, held: Callable[[int], object], name: str) -> Any:
+    """The value of ``global[8]``, ``global[8].f32`` or ``globalref[0]`` of a module."""
+    match = GLOBAL.fullmatch(name.strip())
     if match is None:
         raise InvalidArgumentError(
-            f"'{printable(name)}' names no global; names are global[8] (by byte, as .rwdata[8] in listings), "
+            f"'{shortened(name)}' names no global; names are global[8] (by byte, as .rwdata[8] in listings), "
             "global[8].f32 and globalref[0] (as .refs[0])"
         )
-    if frame.machine is None:
-        raise InvalidArgumentError("the call has ended: its globals are not known")
-    record = frame.machine.functions[frame.machine.frames[frame.place]].module
     if match[3] is not None:
         number = int(match[3])
         if number >= len(record.ref_globals):
             raise NotFoundError(f"{name}: the module has {len(record.ref_globals)} ref globals")
-        return frame.held(record.ref_globals[number])
+        return held(record.ref_globals[number])
     layout = struct.Struct(_LAYOUTS[match[2] or "i32"])
     offset, size = int(match[1]), record.module.globals_size
     if offset + layout.size > size:
@@ -273,7 +294,8 @@ class Showing:
             case BufferView():
                 return f"!hal.buffer_view {self._view(value, most)}"
             case Buffer():
-                return f"!hal.buffer {value.byte_length} bytes"
+                shown = f": {bytes(self._read(value)).hex(' ')}" if is_whole else ""
+                return f"!hal.buffer {value.byte_length} bytes{shown}"
             case VmBuffer():
                 shown = bytes(value.view[:most]).hex(" ")
                 return f"!vm.buffer {value.length} bytes: {shown}" + (" …" if value.length > most else "")
@@ -281,11 +303,13 @@ class Showing:
                 items = [self._item(item) for item in islice(iter(value), most)]
                 more = ", …" if len(value) > most else ""
                 return f"!vm.list of {len(value)}: [{', '.join(items)}{more}]"
-            case int() | float():
-                return repr(value)
         if self._table is not None and hasattr(type(value), "VM_TYPE"):
             return f"!{self._table.ref_types.name(self._table.ref_types.id_of(value))}"
-        return printable(repr(value))
+        try:
+            return printable(repr(value))
+        except Exception as error:  # of any class; of an integer with too many digits
+            pass_interruption(error)
+            raise InvalidArgumentError(f"it cannot be shown: {type(error).__name__}: {error}") from None
 
     def _item(self, item: object) -> str:
         if isinstance(item, VmList):
@@ -302,9 +326,10 @@ class Showing:
             return f"{head} (cannot be read: {error})"
 
     def _data(self, view: BufferView) -> elements.Bytes:
-        buffer = view.buffer
-        data = buffer.host_array() if self._device is None else self._device.read_buffer(buffer)
-        return data[: element_type(view.element_type).byte_length(view.shape)]
+        return self._read(view.buffer)[: element_type(view.element_type).byte_length(view.shape)]
+
+    def _read(self, buffer: Buffer) -> elements.Bytes:
+        return buffer.host_array() if self._device is None else self._device.read_buffer(buffer)
 
     def plain(self, value: object) -> Any:
         """What an expression gets of a reference: arrays, lists and bytes."""
@@ -313,6 +338,8 @@ class Showing:
                 row = element_type(value.element_type)
                 found = elements.values(row, self._data(value), elements.count_elements(value.shape))
                 return found.reshape(value.shape)
+            case Buffer():
+                return bytes(self._read(value))
             case VmBuffer():
                 return bytes(value)
             case VmList():

@@ -5,15 +5,26 @@ from __future__ import annotations
 import cmd
 import sys
 from inspect import cleandoc
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from jitree.base.arguments import object_of
 from jitree.base.near_names import did_you_mean
 from jitree.debug.breakpoints import names_in
-from jitree.debug.code import Codes
+from jitree.debug.code import KEPT, Codes
 from jitree.debug.debugger import Debugger, FrontEnd, Stopped, describe_dispatch
-from jitree.debug.frames import Frame, Showing, assign, ended_frame, evaluate, parse_register, read_global
+from jitree.debug.frames import (
+    GLOBAL,
+    Frame,
+    Showing,
+    assign,
+    ended_frame,
+    evaluate,
+    parse_register,
+    read_global,
+    shortened,
+)
 from jitree.debug.stepper import CONTINUE, FINISH, NEXT, QUIT, STEP, Stop, Way
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, printable
 
@@ -23,6 +34,8 @@ if TYPE_CHECKING:
 PROMPT: Final = "(jitree) "
 _AROUND: Final = 5
 """Lines of a listing before and after the current one."""
+_DIGITS: Final = 9
+"""Of a number that a command takes."""
 _ALIASES: Final = {
     "s": "step", "n": "next", "c": "continue", "cont": "continue", "r": "finish", "return": "finish",
     "b": "break", "cl": "delete", "clear": "delete", "u": "up", "d": "down", "w": "where", "bt": "where",
@@ -49,6 +62,8 @@ class Shell(cmd.Cmd, FrontEnd):
         """Whether it was left before the call was over, or after it had failed."""
         self._repeat: tuple[int, str] | None = None
         self.use_rawinput = read is None and self.stdin.isatty()
+        if read is None and isinstance(self.stdin, TextIOWrapper):
+            self.stdin.reconfigure(errors="surrogateescape")  # what is no text is refused by the line
         if not self.use_rawinput:
             self.prompt = ""
 
@@ -78,9 +93,12 @@ class Shell(cmd.Cmd, FrontEnd):
 
     def _answer(self) -> Way | None:
         try:
+            self.is_waiting = True
             self.cmdloop()
         except KeyboardInterrupt:
             self.tell("(quit ends the call)")
+        finally:
+            self.is_waiting = False
         return self._way
 
     # -- cmd.Cmd ---------------------------------------------------------------------------------------
@@ -142,8 +160,8 @@ class Shell(cmd.Cmd, FrontEnd):
         self._way = self._stopped.way(kind, self._place)
 
     def _number(self, text: str) -> int:
-        if not text.isdecimal() or not int(text):
-            raise InvalidArgumentError(f"'{text}' is no number above 0")
+        if not text.isdecimal() or len(text) > _DIGITS or not int(text):
+            raise InvalidArgumentError(f"'{shortened(text)}' is no number above 0")
         return int(text)
 
     def do_help(self, argument: str) -> None:
@@ -194,12 +212,12 @@ class Shell(cmd.Cmd, FrontEnd):
         line (`file.mlir:3`), `import PATTERN`, `dispatch PATTERN` (stops when it has been done).
         CONDITION: a Python expression of registers and globals, `%i3 > 4`, `global[8] == 1`; of a dispatch
         `name`, `ordinal`, `inputs` and `outputs`, arrays."""
-        debugger = self._live()
+        breakpoints = self._live().breakpoints
         if not argument:
-            self.tell("\n".join(map(str, debugger.breakpoints.all.values())) or "no breakpoints")
+            self.tell("\n".join(map(str, breakpoints.all.values())) or "no breakpoints")
             return
         frames = self._stopped.frames
-        self._added(debugger.add_breakpoint(argument, frames[self._place].code if frames else None))
+        self._added(breakpoints.add(argument, frames[self._place].code if frames else None))
 
     def do_watch(self, argument: str) -> None:
         """watch GLOBAL: stops when it has changed. GLOBAL: `global[8]`, `global[8].f32`, `globalref[0]`."""
@@ -248,10 +266,9 @@ class Shell(cmd.Cmd, FrontEnd):
         rows = list(code.lines.items())
         at = next((place for place, row in enumerate(rows) if row[0] == offset), 0)
         first, last = (max(0, at - _AROUND), at + _AROUND + 1) if not argument else (0, len(rows))
-        words = debugger.breakpoints.words if debugger is not None else {}
-        stops = {word for at_code in words.values() for word in at_code}
+        stops = debugger.breakpoints.stops_in(code) if debugger is not None else ()
         for place, text in rows[first:last]:
-            mark = "B" if code.words.get(place) in stops else " "
+            mark = "B" if place in stops else " "
             self.tell(f"{'->' if place == offset else '  '}{mark} {place:08X} {text}")
 
     def do_source(self, argument: str) -> None:
@@ -265,10 +282,9 @@ class Shell(cmd.Cmd, FrontEnd):
     def do_functions(self, argument: str) -> None:
         """functions [PART]: lists functions, those with PART in their names."""
         breakpoints = self._live().breakpoints
-        for record in breakpoints.modules:
-            for code in breakpoints.codes_of(record):
-                if argument in code.full_name:
-                    self.tell(code.full_name)
+        codes = (code for record in breakpoints.modules for code in breakpoints.codes_of(record))
+        names = [code.full_name for code in codes if argument in code.full_name]
+        self.tell("\n".join(names) or f"no function has '{argument}' in its name")
 
     def do_print(self, argument: str) -> None:
         """print [EXPRESSION]: prints registers that have been written, or an expression of them.
@@ -280,10 +296,9 @@ class Shell(cmd.Cmd, FrontEnd):
             self.tell("\n".join(show.registers(self._frame)) or "no register has been written")
         elif argument.startswith("%") and argument[1:].replace(":", "").isalnum():
             self.tell(show.register(self._frame, *parse_register(argument), is_whole=True))
-        elif (
-            argument.startswith("global") and argument.rstrip("0123456789.fi")[-1] == "]" and "[" in argument
-        ):
-            self.tell(f"{argument} = {show.text(read_global(self._frame, argument), True)}")
+        elif GLOBAL.fullmatch(argument):
+            value = read_global(self._frame.record, self._frame.held, argument)
+            self.tell(f"{argument} = {show.text(value, True)}")
         else:
             self.tell(show.text(self._evaluated(argument), True))
 
@@ -291,8 +306,7 @@ class Shell(cmd.Cmd, FrontEnd):
         return Showing(None, None) if self.debugger is None else self.debugger.show
 
     def _evaluated(self, text: str) -> Any:
-        dispatch, frames = self._stopped.dispatch, self._stopped.frames
-        names = {} if dispatch is None else names_in(dispatch)
+        names, frames = names_in(self._stopped.dispatch), self._stopped.frames
         return evaluate(text, frames[self._place] if frames else None, names, self._show())
 
     def do_set(self, argument: str) -> None:
@@ -306,9 +320,11 @@ class Shell(cmd.Cmd, FrontEnd):
 
 
 def post_mortem(error: BaseException, front: FrontEnd | None = None) -> None:
-    """Looks at the program whose call failed: frames, registers, code. Objects are gone with the call.
+    """Looks at the program whose call failed: frames, registers, code.
 
-    INVALID_ARGUMENT for an error that is of no program."""
+    ``error``: of the call. ``front``: what asks how to go on; None: the terminal (``docs/debugging.md``).
+    Objects are gone with the call. INVALID_ARGUMENT for an error that is of no program.
+    """
     left = getattr(object_of("error", error, BaseException), "frames", None)
     if not left:
         raise InvalidArgumentError(
@@ -324,10 +340,8 @@ def source_of(frame: Frame) -> tuple[Path, int]:
     """The file and line that an instruction comes from. NOT_FOUND, saying what is missing."""
     name, _, line = frame.location.rpartition(":")[0].rpartition(":")
     if not name or not line.isdecimal():
-        raise NotFoundError(
-            f"{frame.code.full_name} has no source locations; IREE keeps them where it compiles without "
-            "--iree-vm-bytecode-module-strip-source-map (list shows instructions)"
-        )
+        missing = f"{frame.code.full_name} has no source locations (list shows instructions)"
+        raise NotFoundError(f"{missing}; {KEPT}")
     for folder in (Path(), Path(frame.code.module.archive.name).parent):
         for path in (folder / name, folder / Path(name).name):
             if path.is_file():

@@ -88,16 +88,17 @@ class Stepper:
         """Whether to stop at the next instruction: a signal or another thread asks for it."""
         self.machine_code_runs = 0
         """How often machine code was entered."""
+        self.machine: Machine | None = None
+        """That of the call that runs, the innermost of those inside one another."""
         self.turn = guard()
         """Whoever asks how to go on has it: dispatches may run on other threads."""
-        self.is_asking = False
-        """Whether someone has been asked how to go on and has not answered."""
         self._watched: tuple[Machine, list[tuple[Watch, str]]] | None = None
         """Globals that an instruction may have changed, and what they were."""
 
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
-        following = machine.pc
+        following, outer = machine.pc, self.machine
+        self.machine = machine
         try:
             while following >= 0:
                 following = self._step(machine, following)
@@ -105,15 +106,15 @@ class Stepper:
             if not isinstance(error, (CancelledError, DeadlineExceededError)) and machine.frame:
                 self.stop(Stop(machine, machine.pc, f"failed: {error}", error))
             raise
+        finally:
+            if machine.pending is None or not machine.frame:  # else it waits, for a fence
+                self.machine = outer
 
     def stop(self, stop: Stop, ask: Ask | None = None) -> None:
         """Asks how to go on, of what it asks usually or another. CANCELLED if not at all."""
         with self.turn:
-            self.is_interrupted, self.is_asking = False, True
-            try:
-                self.way = (ask or self._ask)(stop)
-            finally:
-                self.is_asking = False
+            self.is_interrupted = False
+            self.way = (ask or self._ask)(stop)
         if self.way.kind == QUIT and stop.error is None:
             raise CancelledError("the debugger has ended the call")
 
@@ -125,9 +126,10 @@ class Stepper:
         self._look(machine, pc)
         if self._may_leave(machine):
             return self._run_machine_code(machine, pc)
-        opcode = machine.code[pc]
+        opcode, frame = machine.code[pc], machine.frame
         following = BY_CODE[opcode](machine, pc)
-        while following == pc and opcode == _CALL_IMPORT:  # it is to be tried again
+        # An import that waits is called again; another module's function may begin at the same word.
+        while following == pc and opcode == _CALL_IMPORT and machine.frame == frame:
             following = BY_CODE[opcode](machine, pc)
         if not machine.frame and self.way.machine is machine:
             self.way = Way(STEP)  # a call that a host function has made is over
@@ -139,6 +141,10 @@ class Stepper:
             reason = self._reason(machine, pc)
         if reason:
             self.stop(Stop(machine, pc, reason))
+        if self._breakpoints.watches:
+            at = self._breakpoints.words.get(machine.code_address, {}).get(pc, ())
+            watches = [(item, item.value()) for item in self._breakpoints.watches if item in at]
+            self._watched = (machine, watches) if watches else self._watched
 
     def _reason(self, machine: Machine, pc: int) -> str:
         breakpoints = self._breakpoints
@@ -150,9 +156,6 @@ class Stepper:
         if at and pc in at:
             hits = [item.hit(machine, pc) for item in at[pc]]
             reason = ", ".join(filter(None, (reason, *hits)))
-            watches = [(item, item.value()) for item in breakpoints.watches if item in at[pc]]
-            if watches:
-                self._watched = machine, watches
         if reason:
             return reason
         if self.is_interrupted:

@@ -86,6 +86,7 @@ def create_engine(tier: str | None = None) -> Engine:
 
 class ContextFlags(Flags):
     NONE = 0
+    """Nothing beside the calls."""
     TRACE_EXECUTION = 1
     """Every executed instruction is printed to stderr (and runs on the plain tier)."""
 
@@ -133,6 +134,11 @@ class Context(Unique):
     def modules(self) -> tuple[ModuleLike, ...]:
         """The modules, in order of registration."""
         return tuple(instance.module for instance in self._instances)
+
+    @property
+    def programs(self) -> tuple[BytecodeInstance, ...]:
+        """The compiled modules, with their state."""
+        return tuple(each for each in self._instances if isinstance(each, BytecodeInstance))
 
     # -- modules -------------------------------------------------------------------------------------
 

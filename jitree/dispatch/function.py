@@ -45,7 +45,7 @@ _REFERENCES: Final = VIEWS["r"]
 class VmFunction(Unique):
     """A function of a module in a context."""
 
-    __slots__ = ("__weakref__", "attrs", "convention", "module", "name", "ordinal")
+    __slots__ = ("__weakref__", "attrs", "cconv", "convention", "full_name", "module", "name", "ordinal")
 
     module: ExportingModule
     attrs: Mapping[str, str]
@@ -64,15 +64,9 @@ class VmFunction(Unique):
         self.ordinal = ordinal
         self.convention = convention
         self.attrs = attrs
-
-    @property
-    def cconv(self) -> str:
-        return self.convention.text
-
-    @property
-    def full_name(self) -> str:
+        self.cconv = convention.text
+        self.full_name = f"{module.name}.{name}"
         """``module.function``"""
-        return f"{self.module.name}.{self.name}"
 
     def __repr__(self) -> str:
         return f"<Function {self.full_name}{self.convention}>"
@@ -111,7 +105,8 @@ class BytecodeFunction(VmFunction):
         """Registers of the host's frame; no arguments are listed if any is a span."""
 
     def __getattr__(self, name: str) -> Any:
-        """What packs and unpacks is made when the host first calls the function."""
+        """What packs and unpacks is made when the host first calls the function. Python comes here
+        for what a property raises, too, and forgets that: there is none, for a handler's AttributeError."""
         if name not in ("_pack", "unpack"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         require_interpreter()

@@ -22,6 +22,10 @@ class HostExport:
     for null); a span as one list, of tuples or (one character in the span) of values. It returns None, the
     value of the one result, a tuple for several, or a :class:`~jitree.dispatch.engine.Pending`. What it
     raises fails the call.
+
+    ``name``: without that of the module. ``cconv``: the calling convention, ``0iI_r``. ``attrs``: reflection.
+    ``compiled``: gives the address of machine code that does the same. UNIMPLEMENTED for another convention
+    comes when it is called.
     """
 
     __slots__ = ("attrs", "cconv", "compiled", "function", "name", "refill")
@@ -38,8 +42,11 @@ class HostExport:
         compiled: Callable[[], int] | None = None,
     ) -> None:
         self.name = name
+        """By which programs import it, without the module's name."""
         self.cconv = cconv
+        """The calling convention: ``0iI_r``."""
         self.function = function
+        """What is called."""
         self.attrs = attrs
         """Reflection."""
         self.compiled = compiled

@@ -39,18 +39,23 @@ class Signal(Enumeration):
 
 
 class HostModule:
-    """Base of host modules. One object serves any number of contexts; what belongs to one context is in the
-    state that :meth:`create_state` makes.
+    """Base of host modules. One object serves any number of contexts.
 
-    The same name may be exported with several calling conventions; an import takes the one it states.
+    What belongs to one context is in the state that :meth:`create_state` makes. The same name may be exported
+    with several calling conventions; an import takes the one it states. :class:`jitree.CustomModule` does all
+    this for functions with annotations.
     """
 
     name: str
+    """By which programs import from it."""
     version: int = 0
     """Compared with the minimum version of dependent modules."""
     dependencies: Sequence[Dependency] = ()
+    """Modules that it needs, with their minimum versions."""
     imports: Sequence[Import] = ()
+    """Functions of others that it calls, in the order of :meth:`resolve_import`."""
     attrs: Sequence[Attr] = ()
+    """Reflection: keys and values."""
     _by_name: dict[str, dict[str, HostExport]] | None = None
 
     def exports(self) -> Iterable[HostExport]:
@@ -58,31 +63,51 @@ class HostModule:
         return ()
 
     def register_types(self, ref_types: RefTypes) -> None:
-        """Registers the ref types whose objects the module's functions take or return."""
+        """Registers the ref types whose objects the module's functions take or return.
+
+        ``ref_types``: of the context. ALREADY_EXISTS for a name that another class has.
+        """
 
     def create_state(self, context: ModuleContext) -> object:
-        """The module's state in a context: the first argument of every function."""
+        """Makes the module's state in a context: the first argument of every function.
+
+        ``context``: the one that the module is loaded into. What this raises fails the loading.
+        """
         return None
 
     def free_state(self, state: object) -> None:
-        """The context is closed."""
+        """Is told that a context is closed, whose ``state`` this is. Closing raises what this raises."""
 
     def fork_state(self, state: object, context: ModuleContext) -> object:
-        """The state for a fork of the context; a fresh one unless overridden."""
+        """Makes the state for a fork of a context; a fresh one unless overridden.
+
+        ``state``: of the forked one; ``context``: the new one. What this raises fails the fork.
+        """
         return self.create_state(context)
 
     def resolve_import(self, state: object, index: int, function: VmFunction | None) -> None:
-        """Receives each of ``imports`` in order; None for an optional one that is missing."""
+        """Receives each of ``imports`` in order, before the module's functions are called.
+
+        ``state``: of the context; ``index``: in ``imports``; ``function``: what was found, None for an
+        optional one that is missing. What this raises fails the loading.
+        """
 
     def notify(self, state: object, signal: Signal) -> None:
-        """The context was told of a change."""
+        """Is told of a change of the context.
+
+        ``state``: of the context; ``signal``: a :class:`Signal`, such as ``LOW_MEMORY``. What this raises
+        fails what told it.
+        """
 
     def find(self, name: str) -> dict[str, HostExport]:
-        """The functions of a name by calling convention."""
+        """Finds the functions of a ``name`` by calling convention. An unknown name has none; none fails."""
         return self._table().get(name, {})
 
     def get(self, name: str, cconv: str) -> HostExport | None:
-        """The function with that calling convention; asked before :meth:`find`."""
+        """Finds the function of a ``name`` with the calling convention ``cconv``; asked before :meth:`find`.
+
+        None if there is none; it raises nothing.
+        """
         return self.find(name).get(cconv)
 
     def export_names(self) -> list[str]:

@@ -65,6 +65,8 @@ class BytecodeInstance:
         self._records = records
         records.modules.append(self.record)
         self._functions: dict[str, BytecodeFunction] = {}
+        self.targets: dict[int, Target] = {}
+        """What its imports call, by number; without those that cannot be called."""
 
     def target(self, name: str, cconv: str | None) -> FunctionRecord | None:
         export = self.module.module.export(name)
@@ -92,11 +94,13 @@ class BytecodeInstance:
             target = context.resolve(item)
             if target is None:
                 continue
-            cconv = target.export.cconv if isinstance(target, HostTarget) else _convention(target)
+            cconv = target.export.cconv if isinstance(target, HostTarget) else convention_of(target)
             if item.cconv is None and not _is_nullary(cconv):
                 record.link(ordinal, None)
                 record.first_calls[ordinal] = partial(_refuse, item.full_name, cconv)
-            elif isinstance(target, HostTarget):
+                continue
+            self.targets[ordinal] = target
+            if isinstance(target, HostTarget):
                 record.link(ordinal, None)
                 site = _HostSite(ordinal, self.module.program, target)
                 record.first_calls[ordinal] = partial(_call_unprepared, site, _UNPREPARED)
@@ -108,6 +112,19 @@ class BytecodeInstance:
 
             tiering.wait(record)
 
+    def relink(self, ordinal: int, target: Target) -> None:
+        """Has one of its targets be another function. Nothing of the context runs."""
+        record = self.record
+        record.sites[:] = [None] * len(record.sites)
+        record.first_calls.pop(ordinal, None)
+        record.link_compiled(ordinal, 0)
+        self.targets[ordinal] = target
+        record.link(ordinal, None if isinstance(target, HostTarget) else target)
+        if isinstance(target, HostTarget):
+            site = _HostSite(ordinal, self.module.program, target)
+            record.first_calls[ordinal] = partial(_call_unprepared, site, _UNPREPARED)
+            site.link(record)
+
     def free(self) -> None:
         self.record.release(self._table)
 
@@ -116,8 +133,11 @@ class BytecodeInstance:
         self._records.forget(self.record)
 
 
-def _convention(function: FunctionRecord) -> str:
-    return function.module.module.functions[function.ordinal].cconv
+def convention_of(target: Target) -> str:
+    """The calling convention of what an import calls."""
+    if isinstance(target, HostTarget):
+        return target.export.cconv
+    return target.module.module.functions[target.ordinal].cconv
 
 
 def _refuse(name: str, cconv: str, index: int, machine: Machine) -> bool:

@@ -241,6 +241,8 @@ TOLD_SUBMITTED: Final = 2
 """A list is about to be executed: state, job, words of the call."""
 TOLD_ALLOCATED: Final = 3
 """There is a new buffer: state, entry, words of the call."""
+TOLD_FAILED: Final = 4
+"""A list has failed, and ended: job."""
 
 
 class Log(MemoryRecord):

@@ -108,9 +108,18 @@ class Threads(int):
 
 
 class Device(Unique, QueueOperations):
-    """Executes what is submitted. All methods may be called from any thread."""
+    """Executes what is submitted to it. Made by sessions and :meth:`Instance.create_device`.
+
+    All methods may be called from any thread. :attr:`id` and :attr:`uri` name it, :attr:`threads` and
+    :meth:`memory` say what it has. After :meth:`close` they fail with FAILED_PRECONDITION.
+
+    >>> device = jitree.Session("local-task").device
+    >>> device.id, device.uri
+    ('local-task', 'local-task://')
+    """
 
     VM_TYPE: Final = "hal.device"
+    """The type by which programs refer to it."""
 
     def __init__(
         self,
@@ -128,11 +137,13 @@ class Device(Unique, QueueOperations):
         """What creates it again: ``local-task://``."""
         self._own(allocator)
         self.device_allocator = allocator
+        """Allocates memory that the device uses."""
         self.host_allocator: Allocator = HeapAllocator()
         """Allocates host memory for objects that the device itself does not touch."""
         self.usual_channel_provider: ChannelProvider | None = None
         """Where programs learn of their group unless the host says it; None: what started the process."""
         self.channel_provider: ChannelProvider | None = None
+        """What channels ask for their group; None: what started the process."""
         self.loaders = list(loaders)
         """Asked in this order; loaders may be added, for caches created later."""
         self._profiler = profiler
@@ -155,15 +166,18 @@ class Device(Unique, QueueOperations):
 
     @property
     def array_exchange(self) -> ArrayExchange | None:
-        """Exchanges arrays with other libraries; None where they lie on the host."""
+        """Exchanges arrays with other libraries; None where arrays lie on the host."""
         return None
 
     def follows(self, fence: Fence) -> bool:
-        """Tells whether what is submitted next follows a fence without a wait."""
+        """Tells whether what is submitted next follows ``fence`` without a wait. It raises nothing."""
         return False
 
     def replace_device_allocator(self, allocator: Allocator) -> None:
-        """From now on allocates with another allocator; existing buffers keep theirs."""
+        """Allocates with ``allocator`` from now on; existing buffers keep theirs.
+
+        AttributeError for what is no allocator.
+        """
         self._own(allocator)
         self.device_allocator = allocator
 
@@ -172,8 +186,11 @@ class Device(Unique, QueueOperations):
             allocator.device = ref(self)
 
     def replace_channel_provider(self, provider: ChannelProvider | None) -> None:
-        """Channels made from now on ask this one; None: the usual one. No effect on devices without
-        channels."""
+        """Asks another provider for channels that are made from now on.
+
+        ``provider``: a ``ChannelProvider``; None: the usual one. It raises nothing, and has no effect on
+        devices without channels.
+        """
         self.channel_provider = self.usual_channel_provider if provider is None else provider
 
     def trim(self) -> None:
@@ -183,27 +200,40 @@ class Device(Unique, QueueOperations):
 
     @property
     def thread_count(self) -> int:
-        """How many threads of this process share the work of one command buffer."""
+        """How many threads of this process share the work of one command buffer: 1 to 64."""
         return 1
 
     @property
     def threads(self) -> Threads:
-        """The same number. ``with device.threads(1):`` has another one for a while, as :meth:`set_threads`;
-        for the whole device, whatever other threads do."""
+        """How many threads share one command buffer; a number that is called for another one.
+
+        ``with device.threads(1):`` has that many for a while, as :meth:`set_threads`; for the whole device,
+        whatever other threads do.
+
+        >>> device = jitree.Session("local-task://?threads=2").device
+        >>> with device.threads(1):
+        ...     print(device.threads)
+        1
+        >>> print(device.threads)
+        2
+        """
         return Threads.of(self)
 
     def set_threads(self, count: int) -> None:
         """Changes how many threads share one command buffer, from the next on.
 
-        1 to 64; results do not depend on it. It may be called at any time from any thread. OUT_OF_RANGE for
-        other counts, UNIMPLEMENTED for more than one on devices without threads.
+        ``count``: 1 to 64; results do not depend on it. It may be called at any time from any thread.
+        OUT_OF_RANGE for other counts, UNIMPLEMENTED for more than one on devices without threads.
         """
         if integer("count", count) != 1:
             raise UnimplementedError(f"{self.id} has no threads to share work with; local-task has")
 
     def queue_record(self, queue_affinity: int = -1) -> int:
-        """Gives the record by which machine code executes command buffers, or 0. See
-        :mod:`jitree.hal.local.queue_record`."""
+        """Gives the address by which machine code executes command buffers, or 0.
+
+        ``queue_affinity``: of the queues that it is for, -1 for any. It raises nothing. See
+        :mod:`jitree.hal.local.queue_record`.
+        """
         return 0
 
     @property
@@ -216,11 +246,22 @@ class Device(Unique, QueueOperations):
         the host, which such a call may have the device write to, calls it before."""
 
     def queue_failed(self, queue_affinity: int, signal: Fence | None, fail: Callable[[], None]) -> None:
-        """Ends an execution by machine code that failed: ``fail`` raises why."""
+        """Ends an execution by machine code that failed: ``fail`` raises why.
+
+        ``queue_affinity`` and ``signal`` are those of the execution; the fence fails with what ``fail``
+        raises. UNIMPLEMENTED for devices that machine code executes nothing on.
+        """
         raise UnimplementedError(f"machine code executes nothing on {self.id}")
 
     def query_i64(self, category: str, key: str) -> tuple[bool, int]:
-        """(known, value) of a device query; fails for no text."""
+        """Asks the device for a number, as programs do; gives whether it is known, and the number.
+
+        ``category`` and ``key`` are texts: ``("hal.device.id", "local-*")`` matches its id,
+        ``("hal.executable.format", …)`` a format. INVALID_ARGUMENT for what is no text.
+
+        >>> jitree.Session("local-sync").device.query_i64("hal.device.id", "local-*")
+        (True, 1)
+        """
         object_of("category", category, str)
         object_of("key", key, str)
         value = id_matches(key, self.id) if category == "hal.device.id" else self._query(category, key)
@@ -241,20 +282,30 @@ class Device(Unique, QueueOperations):
         count: int,
         flags: int = 0,
     ) -> Channel:
-        """Makes a channel for collectives. Rank and count -1, and None as id or group: from the provider.
+        """Makes a channel for collectives among devices.
 
-        UNIMPLEMENTED for devices that have no others to communicate with.
+        ``queue_affinity``: the queues that use it. ``identifier``, ``group``, ``rank`` and ``count`` name the
+        channel and its members; None, and -1 for numbers, are asked of the provider. ``flags`` are reserved.
+
+        FAILED_PRECONDITION where the provider does not know them, UNIMPLEMENTED for devices that have no
+        others to communicate with.
         """
         raise UnimplementedError(f"{self.id} has no channels; cuda and local devices have")
 
     def create_event(self, queue_affinity: int = -1, flags: int = 0) -> Event:
-        """Makes an event for command buffers of this device."""
+        """Makes an event for command buffers of this device.
+
+        ``queue_affinity`` and ``flags`` are kept with it. It raises nothing.
+        """
         from jitree.hal.objects import Event
 
         return Event(queue_affinity, flags)
 
     def create_executable_cache(self, identifier: str = "") -> ExecutableCache:
-        """Makes what prepares executables for this device, with its loaders."""
+        """Makes what prepares executables for this device, with its loaders.
+
+        ``identifier`` is for messages. Preparing says what is wrong; this raises nothing.
+        """
         return ExecutableCache(identifier, self.loaders, self.executables.add)
 
     def import_file(
@@ -266,8 +317,15 @@ class Device(Unique, QueueOperations):
         length: int = -1,
         flags: int = 0,
     ) -> File:
-        """Host bytes or a path as a file for :meth:`queue_read` and :meth:`queue_write`
-        (:func:`open_file`)."""
+        """Makes host bytes or a path a file for :meth:`queue_read` and :meth:`queue_write`.
+
+        ``access``: bits, 1 to read and 2 to write. ``source``: a buffer of bytes or a path. ``offset`` and
+        ``length``: its bytes; -1 means to the end. ``queue_affinity``: the queues that use it. ``flags`` must
+        be 0.
+
+        NOT_FOUND for a missing file, OUT_OF_RANGE for bytes outside, PERMISSION_DENIED for what may not be
+        written, INVALID_ARGUMENT for other flags.
+        """
         from jitree.hal.checks import check_flags
         from jitree.hal.objects import open_file
 
@@ -280,26 +338,30 @@ class Device(Unique, QueueOperations):
         return semaphore_class()
 
     def create_semaphore(self, initial_value: int = 0, flags: int = 0) -> Semaphore:
-        """Makes a timeline semaphore with a first payload."""
-        return self.semaphore_type()(initial_value)
+        """Makes a timeline semaphore, whose payload is ``initial_value`` at first.
+
+        ``flags`` are reserved. INVALID_ARGUMENT for what is no integer.
+        """
+        return self.semaphore_type()(integer("initial_value", initial_value))
 
     def import_event(self, semaphore: Semaphore, value: int, event: int) -> None:
-        """Signals the semaphore when an event of the driver has happened. The event is given by its handle.
+        """Signals a semaphore when an event of the driver has happened.
 
-        UNIMPLEMENTED for devices whose driver has no events.
+        ``semaphore`` gets the payload ``value``; ``event`` is the driver's handle. UNIMPLEMENTED for devices
+        whose driver has no events.
         """
         raise UnimplementedError(f"{self.id} knows no events; wait for them, then signal the semaphore")
 
     def export_event(self, semaphore: Semaphore, value: int) -> int:
-        """Makes an event that happens when the semaphore reaches a value. Gives its handle; it lives as long
-        as the semaphore. FAILED_PRECONDITION for a value that nothing submitted so far reaches.
+        """Makes an event that happens when ``semaphore`` reaches ``value``, and gives its handle.
 
-        UNIMPLEMENTED for devices whose driver has no events.
+        It lives as long as the semaphore. FAILED_PRECONDITION for a value that nothing submitted so far
+        reaches, UNIMPLEMENTED for devices whose driver has no events.
         """
         raise UnimplementedError(f"{self.id} has no events for other libraries; wait for the semaphore")
 
     def query_semaphore_compatibility(self, semaphore: Semaphore) -> SemaphoreCompatibility:
-        """Says who waits for and signals a semaphore: the device its own."""
+        """Says who waits for and signals ``semaphore``: the device its own, the host all. Nothing fails."""
         from jitree.hal.waiting import SemaphoreCompatibility
 
         is_own = type(semaphore) is self.semaphore_type()
@@ -308,7 +370,12 @@ class Device(Unique, QueueOperations):
     def wait_semaphores(
         self, mode: WaitMode, points: Sequence[tuple[Semaphore, int]], timeout: float | None = None
     ) -> bool:
-        """Waits for all or any points; False after the time, raises failures. The time is in seconds."""
+        """Waits for all or any of some points; False when the time is over.
+
+        ``mode``: 0 for all, 1 for any. ``points``: pairs of a semaphore and a value. ``timeout``: seconds;
+        None: as long as it takes. INVALID_ARGUMENT for what are no such pairs; else it raises what a
+        semaphore failed with.
+        """
         from jitree.hal.semaphore import Semaphore
         from jitree.hal.waiting import wait_for
 
@@ -327,8 +394,12 @@ class Device(Unique, QueueOperations):
     # Transfers of the host.
 
     def write_buffer(self, target: Buffer, data: Bytes) -> None:
-        """Copies bytes of the host to the beginning of a buffer. What is submitted to the device afterwards
-        sees them; ``data`` may be changed as soon as the call returns."""
+        """Copies bytes of the host to the beginning of a buffer.
+
+        ``target``: a ``Buffer``. ``data``: a numpy array of bytes of rank 1, which may be changed as soon as
+        the call returns. What is submitted to the device afterwards sees them. OUT_OF_RANGE for more bytes
+        than the buffer has, INVALID_ARGUMENT for others.
+        """
         length = object_of("target", target, Buffer).range(0, object_of("data", data, np.ndarray).nbytes)
         if target.host_address is not None:
             from jitree.base.copying import copy_into
@@ -343,12 +414,17 @@ class Device(Unique, QueueOperations):
         done.wait()
 
     def finish_submitted(self) -> None:
-        """Waits for all submitted work, before the host writes to memory it sees. It waits whatever becomes
-        of that."""
+        """Waits for all submitted work, before the host writes to memory it sees.
+
+        It waits whatever becomes of that.
+        """
 
     def read_buffer(self, source: Buffer, wait: Fence | None = None) -> Bytes:
-        """Reads a buffer's bytes once ``wait`` is reached, or raises its failure. They are its own memory
-        where the host can see it, else a copy."""
+        """Reads a buffer's bytes, a numpy array of rank 1, once ``wait`` is reached.
+
+        ``source``: a ``Buffer``. The bytes are its own memory where the host can see it, else a copy.
+        INVALID_ARGUMENT for what is no buffer; the failure of ``wait``.
+        """
         if object_of("source", source, Buffer).host_address is not None:
             if wait is not None:
                 from jitree.hal.fence import Fence
@@ -364,8 +440,17 @@ class Device(Unique, QueueOperations):
         return staging.host_array()
 
     def memory(self) -> DeviceMemory:
-        """What is allocated now. In a ``with`` block, where calls take longer, also by which functions and
-        lines, and what of it is still used: ``with device.memory() as memory: ...; print(memory)``."""
+        """Says what is allocated now, in bytes.
+
+        In a ``with`` block, where calls take longer, also by which functions and lines, and what of it is
+        still used.
+
+        >>> session = jitree.Session("local-sync")
+        >>> with session.device.memory() as memory:
+        ...     array = session.empty((4, 4), np.float32)
+        >>> memory.live >= array.nbytes
+        True
+        """
         from jitree.hal.device_memory import DeviceMemory
 
         return DeviceMemory(self)
@@ -384,11 +469,15 @@ class Device(Unique, QueueOperations):
 
     @property
     def measures(self) -> str:
-        """What a profile knows of the device."""
+        """What a profile knows of the device, in words."""
         return "operations of its queues; it does not tell of single dispatches"
 
     def profiling_begin(self, mode: ProfilingMode, path: str | None = None) -> None:
-        """Starts to measure queue operations. FAILED_PRECONDITION while measuring."""
+        """Starts to measure queue operations.
+
+        ``mode``: bits, 1 for operations, 2 for dispatches. ``path``: a file for what is measured.
+        FAILED_PRECONDITION while it measures. :meth:`Session.profile` does all this.
+        """
         if self.profiler.timings is None:
             self.profiler.timings = self._timings()
         self.profiler.begin(mode, path)

@@ -6,12 +6,11 @@ import abc
 import os
 from _thread import allocate_lock
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from jitree.base.arguments import contents, integer, object_of
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.finalizers import Finalizer, Unique
+from jitree.base.finalizers import Descriptor, Unique
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,
@@ -121,13 +120,12 @@ class DescriptorFile(File):
     """Reads and writes an open file by position (``pread``, ``pwrite``). Positions of other users do not
     matter. The GIL is released meanwhile."""
 
-    __slots__ = ("_descriptor", "_ending")
+    __slots__ = ("_descriptor", "_opened")
 
-    def __init__(self, descriptor: int, access: int, name: str) -> None:
-        """Takes over ``descriptor``."""
-        self._ending = Finalizer(partial(os.close, descriptor))
+    def __init__(self, opened: Descriptor, access: int, name: str) -> None:
         super().__init__(access, name)
-        self._descriptor = descriptor
+        self._opened = opened
+        self._descriptor = opened.number
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], access: int) -> DescriptorFile:
@@ -136,7 +134,7 @@ class DescriptorFile(File):
         name = os.fspath(path)
         with system_refusals(f"file '{name}' cannot be opened"):
             try:
-                return cls(os.open(name, mode | os.O_CLOEXEC), access, f"'{name}'")
+                return cls(Descriptor(os.open, name, mode | os.O_CLOEXEC), access, f"'{name}'")
             except FileNotFoundError as error:
                 raise NotFoundError(f"no file '{name}'") from error
             except PermissionError as error:

@@ -59,13 +59,16 @@ class QueueOperations(abc.ABC):
         return False
 
     def listen(self, reader: EventReader) -> None:
-        """From now on a reader is told of all that is submitted. Others go on being told."""
+        """Tells a reader of all that is submitted from now on. Others go on being told.
+
+        ``reader``: an :class:`jitree.base.events.EventReader`. INVALID_ARGUMENT for what is none.
+        """
         from jitree.base.events import listen  # only programs that look pay for it
 
         listen(self, reader)
 
     def stop_listening(self, reader: EventReader) -> None:
-        """Takes :meth:`listen` back."""
+        """Takes :meth:`listen` back. A ``reader`` that does not listen raises nothing."""
         from jitree.base.events import stop_listening
 
         stop_listening(self, reader)
@@ -75,7 +78,10 @@ class QueueOperations(abc.ABC):
         return None
 
     def readers_of(self, work: Transfer | CommandBuffer | CommandList) -> list[EventReader]:
-        """Tells readers of what is submitted. Returns those of its steps."""
+        """Tells readers of ``work`` that is submitted. Gives those of its steps.
+
+        It raises what a reader raises.
+        """
         from jitree.base.events import is_reading
 
         if is_reading():
@@ -84,6 +90,7 @@ class QueueOperations(abc.ABC):
         return [reader for reader in found if reader is not None]
 
     device_allocator: Allocator
+    """Allocates memory that the device uses."""
 
     def queue_alloca(
         self,
@@ -96,8 +103,12 @@ class QueueOperations(abc.ABC):
         size: int,
         flags: int = 0,
     ) -> Buffer:
-        """The buffer exists at once, its memory may be touched after the signal fence. UNIMPLEMENTED for
-        pools."""
+        """Allocates a buffer, which exists at once. Its memory may be touched after ``signal``.
+
+        ``memory_type`` and ``usage``: bits, as programs state them. ``size``: bytes. ``pool`` must be 0.
+        ``queue_affinity``, ``wait`` and ``flags`` as of :meth:`queue_fill`. UNIMPLEMENTED for pools,
+        OUT_OF_RANGE for a negative size, RESOURCE_EXHAUSTED without memory.
+        """
         if pool:
             raise UnimplementedError(f"queue.alloca from pool {pool}: there are no pools but the default one")
         buffer = self.device_allocator.allocate(memory_type, usage, size)
@@ -118,7 +129,9 @@ class QueueOperations(abc.ABC):
     ) -> None:
         """Ends a buffer's use; a barrier unless :meth:`queue_alloca` made it.
 
-        The memory goes back when nothing refers to it any more, so a use that comes too late reads old bytes.
+        The memory of ``buffer`` goes back when nothing refers to it any more, so a use that comes too late
+        reads old bytes. ``queue_affinity``, ``wait``, ``signal`` and ``flags`` as of :meth:`queue_fill`;
+        INVALID_ARGUMENT for what is no fence.
         """
         self._submit_barrier((queue_affinity, wait, signal), "dealloca")
 
@@ -134,7 +147,15 @@ class QueueOperations(abc.ABC):
         pattern_length: int,
         flags: int = 0,
     ) -> None:
-        """Fills bytes of a buffer with a pattern, after ``wait``; ``signal`` tells the end."""
+        """Fills bytes of a buffer with a pattern, after ``wait``; ``signal`` tells the end.
+
+        ``queue_affinity``: bits of the queues that may do it, -1 for any. ``wait`` and ``signal``: fences, or
+        None. ``target``: the buffer. ``offset`` and ``length``: its bytes; -1 means to the end. ``pattern``:
+        a number of ``pattern_length`` bytes (1, 2 or 4). ``flags`` must be 0.
+
+        INVALID_ARGUMENT for what these cannot be, OUT_OF_RANGE for bytes outside, PERMISSION_DENIED for
+        memory that must stay as it is. What goes wrong later fails ``signal``.
+        """
         fill = _rows().Fill(target, offset, _range("target", target, offset, length), pattern, pattern_length)
         self._check_and_submit((queue_affinity, wait, signal), fill, flags)
 
@@ -150,7 +171,11 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        """Writes bytes that are captured by the call."""
+        """Writes bytes of the host to a buffer. They are captured by the call.
+
+        ``source`` and ``source_offset``: from where; ``target``, ``offset`` and ``length``: to where, in
+        bytes. ``queue_affinity``, ``wait``, ``signal``, ``flags`` and errors as of :meth:`queue_fill`.
+        """
         length = _range("target", target, offset, length)
         update = _rows().Update.of(source, source_offset, target, offset, length)
         self._check_and_submit((queue_affinity, wait, signal), update, flags)
@@ -167,7 +192,12 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        """Copies bytes between buffers, after ``wait``; ``signal`` tells the end."""
+        """Copies bytes between buffers, after ``wait``; ``signal`` tells the end.
+
+        ``source`` and ``source_offset``: from where; ``target`` and ``target_offset``: to where; ``length``:
+        bytes. ``queue_affinity``, ``flags`` and errors as of :meth:`queue_fill`; INVALID_ARGUMENT for a copy
+        that overlaps itself.
+        """
         length = _range("target", target, target_offset, _range("source", source, source_offset, length))
         copy = _rows().Copy(source, source_offset, target, target_offset, length)
         if source.address + source_offset == target.address + target_offset:
@@ -186,7 +216,12 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        """Reads bytes of a file into a buffer, after ``wait``; ``signal`` tells the end."""
+        """Reads bytes of a file into a buffer, after ``wait``; ``signal`` tells the end.
+
+        ``file`` and ``file_offset``: from where, as of :meth:`Device.import_file`; ``target``, ``offset`` and
+        ``length``: to where, in bytes. ``queue_affinity``, ``flags`` and errors as of :meth:`queue_fill`;
+        OUT_OF_RANGE for bytes outside the file.
+        """
         read = _rows().Read(file, file_offset, target, offset, _range("target", target, offset, length))
         self._check_and_submit((queue_affinity, wait, signal), read, flags)
 
@@ -202,14 +237,22 @@ class QueueOperations(abc.ABC):
         length: int,
         flags: int = 0,
     ) -> None:
-        """Writes bytes of a buffer to a file, after ``wait``; ``signal`` tells the end."""
+        """Writes bytes of a buffer to a file, after ``wait``; ``signal`` tells the end.
+
+        ``source``, ``offset`` and ``length``: from where, in bytes; ``file`` and ``file_offset``: to where.
+        ``queue_affinity``, ``flags`` and errors as of :meth:`queue_fill`; OUT_OF_RANGE for bytes outside the
+        file, PERMISSION_DENIED for a file that is only read.
+        """
         write = _rows().Write(source, offset, file, file_offset, _range("source", source, offset, length))
         self._check_and_submit((queue_affinity, wait, signal), write, flags)
 
     def queue_barrier(
         self, queue_affinity: int, wait: Fence | None, signal: Fence | None, flags: int = 0
     ) -> None:
-        """Signals after the wait, nothing else."""
+        """Signals ``signal`` after ``wait``, nothing else.
+
+        ``queue_affinity``, ``flags`` and errors as of :meth:`queue_fill`.
+        """
         if type(flags) is not int or flags:
             from jitree.hal.checks import check_flags
 
@@ -228,7 +271,13 @@ class QueueOperations(abc.ABC):
         bindings: Sequence[Reference],
         flags: int = 0,
     ) -> None:
-        """One dispatch without a command buffer; arguments as ``CommandBuffer.dispatch``, no slots."""
+        """Runs one dispatch without a command buffer.
+
+        ``executable``: prepared by :meth:`Device.create_executable_cache`. ``function``: the number of its
+        export. ``workgroups``: how many along x, y and z. ``constants`` and ``bindings`` as of
+        ``CommandBuffer.dispatch``, without slots. ``queue_affinity``, ``wait``, ``signal``, ``flags`` and
+        errors as of :meth:`queue_fill`.
+        """
         from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 
         commands = self.create_command_buffer(
@@ -247,7 +296,13 @@ class QueueOperations(abc.ABC):
         binding_table: BindingTable = (),
         flags: int = 0,
     ) -> None:
-        """Runs a finalized command buffer; None is a barrier. The binding table is copied."""
+        """Runs a finalized command buffer after ``wait``; ``signal`` tells the end.
+
+        ``command_buffer``: of this device; None is a barrier. ``binding_table``: ranges of buffers for its
+        slots, which are copied. ``queue_affinity`` and ``flags`` as of :meth:`queue_fill`. INVALID_ARGUMENT
+        for another device's, and for a table that does not fit, FAILED_PRECONDITION for one that still
+        records.
+        """
         if command_buffer is None:
             self._submit_barrier((queue_affinity, wait, signal), "barrier")
             return
@@ -278,12 +333,17 @@ class QueueOperations(abc.ABC):
             self._submit_transfer(order, transfer)
 
     def is_far_ahead(self, wait: Fence, size: int = 0) -> bool:
-        """Whether this thread's call must wait for a fence before it goes on. It has submitted what waits for
-        the fence and has got ``size`` bytes of memory: else it would have ever more memory in use."""
+        """Tells whether this thread's call must wait for a fence before it goes on.
+
+        It has submitted what waits for ``wait`` and has got ``size`` bytes of memory: else it would have ever
+        more memory in use. It raises nothing.
+        """
         return False
 
     def can_be_awaited(self, wait: Fence) -> bool:
-        """Whether submitted work reaches a fence, so that its submitter may wait for it."""
+        """Tells whether submitted work reaches ``wait``, so that its submitter may wait for it. It raises
+        nothing.
+        """
         return False
 
     # What drivers implement.
@@ -292,11 +352,16 @@ class QueueOperations(abc.ABC):
     def create_command_buffer(
         self, modes: int, categories: int, queue_affinity: int = -1, binding_capacity: int = 0
     ) -> CommandBuffer:
-        """A command buffer that is recording."""
+        """Makes a command buffer that is recording.
+
+        ``modes`` and ``categories``: bits (categories: 1 transfer, 2 dispatch). ``queue_affinity``: the
+        queues that run it. ``binding_capacity``: how many slots, elements of a binding table, it may refer
+        to. INVALID_ARGUMENT for no category and a negative capacity.
+        """
 
     @abc.abstractmethod
     def queue_flush(self, queue_affinity: int = -1) -> None:
-        """Launches the launch batch; a hint."""
+        """Launches the launch batch of the queues of ``queue_affinity``; a hint, which raises nothing."""
 
     @abc.abstractmethod
     def _submit_barrier(self, order: Order, name: str) -> None:

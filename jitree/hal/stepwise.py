@@ -43,6 +43,7 @@ from jitree.hal.command_layout import (
     TOLD_ALLOCATED,
     TOLD_BEGINS,
     TOLD_ENDS,
+    TOLD_FAILED,
     TOLD_SUBMITTED,
     Command,
     Job,
@@ -291,6 +292,8 @@ class Teller:
         elif what == TOLD_ENDS:
             if self._running[first].end():
                 del self._running[first]
+        elif what == TOLD_FAILED:
+            self._running.pop(first, None)
         elif not is_reading() and device is not None:
             place = first, third
             if what == TOLD_ALLOCATED:

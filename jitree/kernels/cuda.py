@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.base.events import DISPATCH, EventReader, listen, stop_listening
 from jitree.cuda.device import CudaDevice
-from jitree.cuda.executable import CudaExecutable, LoadedImage, OwnKernel, OwnParameter, check_limits
+from jitree.cuda.executable import CudaExecutable, LoadedImage, OwnCall, OwnKernel, OwnParameter, check_limits
 from jitree.errors import FailedPreconditionError, UnimplementedError
-from jitree.kernels.cuda_code import KernelTarget, code_of
+from jitree.kernels.cuda_calls import Mirror, StreamCalls
+from jitree.kernels.cuda_code import KernelTarget, code_of, is_called
+from jitree.kernels.kernel import KernelCall, blocks
 from jitree.kernels.verification import CheckedDispatch, CopiedMemory
 from jitree.regs.memory import address_of
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.cuda.api import Owned
+    from jitree.cuda.stream import Stream
     from jitree.hal.device import Device
     from jitree.hal.stepwise import DeviceStep, Extent
     from jitree.kernels.kernel import Kernel
@@ -58,8 +62,11 @@ class CudaLaunches:
             raise UnimplementedError(f"replace: {self.name} run on several devices")
         bindings = [executable.binding_count(ordinal) or 0 for executable, ordinal in functions]
         constants = [executable.constant_count(ordinal) or 0 for executable, ordinal in functions]
-        self.tensors = kernel.tensors(self.names, bindings) if kernel.types or verify is not None else []
-        self.own = self._made(KernelTarget(context, self.names, bindings, constants, self.tensors))
+        needs_tensors = kernel.types or verify is not None or is_called(kernel)
+        self.tensors = kernel.tensors(self.names, bindings) if needs_tensors else []
+        target = KernelTarget(context, self.names, bindings, constants, self.tensors)
+        self._parameters = target.parameters
+        self.own = self._made(target)
         self._verification = None if verify is None else Verification(self, verify)
 
     def begin(self) -> None:
@@ -72,17 +79,26 @@ class CudaLaunches:
 
     def _made(self, target: KernelTarget) -> OwnKernel:
         kernel, original = self._kernel, self.functions[-1][0].functions.kernels[self.functions[-1][1]]
+        entries = tuple(executable.functions.entry_point(ordinal) for executable, ordinal in self.functions)
+        if is_called(kernel):
+            call = StreamCalls(kernel, self.names, self.tensors)
+            parameters = target.parameters
+            return OwnKernel(
+                kernel.name, None, original.block, 0, None, parameters, True, entries, call, call
+            )
         code = code_of(kernel, target)
         image = LoadedImage(target.context, code.text)
-        function = image.function(code.name)
+        launched = image.function(code.name)
         block = kernel.block or code.block or original.block
         shared = original.shared_memory if code.shared_memory is None else code.shared_memory
         shared = shared if kernel.shared_memory is None else kernel.shared_memory
-        check_limits(target.context, function, block, shared)
-        entries = tuple(executable.functions.entry_point(ordinal) for executable, ordinal in self.functions)
-        return OwnKernel(
-            code.name, function, block, shared, kernel.grid, code.parameters, image.waits, entries, image
+        check_limits(target.context, launched, block, shared)
+        own = OwnKernel(
+            code.name, launched, block, shared, None, code.parameters, image.waits, entries, image
         )
+        if callable(kernel.grid):
+            return own._replace(call=self._launch)
+        return own._replace(grid=kernel.grid)
 
     def install(self) -> None:
         """Launches the kernel from now on."""
@@ -109,26 +125,32 @@ class CudaLaunches:
                 device.context.generation += 1
                 device.stream.share.forget_programs()
 
-    def launch_on(
+    def run_on(
         self, addresses: Sequence[Sequence[int]], steps: Sequence[DeviceStep], grid: tuple[int, int, int]
     ) -> None:
-        """Launches the kernel on other memory, and waits for it."""
-        numbers = array("q")
+        """Runs the kernel on other memory, and waits for it."""
+        lengths = [length for step in steps for _, length in step.operands]
+        constants = [number for step in steps for number in step.constants]
+        given = OwnCall([*chain(*addresses)], lengths, [*map(len, addresses)], constants, grid)
+        stream = self.stream
+        (self.own.call or self._launch)(stream, given)
+        stream.api.synchronize_stream(stream.handle)
+
+    def _launch(self, stream: Stream, given: OwnCall) -> None:
+        """Launches the kernel for what a dispatch or a run gives."""
+        words = chain(given.addresses, given.constants)
+        numbers, given_words = array("q"), dict(zip(self._parameters, words, strict=True))
         for wanted in self.own.parameters:
-            if not isinstance(wanted, OwnParameter):
-                numbers.append(wanted)
-            elif wanted.is_constant:
-                numbers.append(steps[wanted.dispatch].constants[wanted.number])
-            else:
-                numbers.append(addresses[wanted.dispatch][wanted.number])
+            numbers.append(given_words[wanted] if isinstance(wanted, OwnParameter) else wanted)
         first = numbers.buffer_info()[0]
         pointers = array("q", range(first, first + 8 * len(numbers), 8))
-        stream = self.stream
+        own, grid = self.own, self.own.grid or given.grid
+        if callable(self._kernel.grid):
+            constants = np.array(given.constants, np.uint32)
+            grid = blocks("grid", self._kernel.grid(KernelCall((0, 0, 0), given.grid, constants))) or grid
         stream.api.launch_kernel(
-            self.own.function, self.own.grid or grid, self.own.block, self.own.shared_memory, stream.handle,
-            pointers.buffer_info()[0],
-        )  # fmt: skip
-        stream.api.synchronize_stream(stream.handle)
+            own.function, grid, own.block, own.shared_memory, stream.handle, pointers.buffer_info()[0]
+        )
 
     @property
     def stream(self) -> Any:
@@ -144,6 +166,8 @@ class Verification(EventReader):
         self._steps: list[DeviceStep] = []
         """Of a run, those that have begun."""
         self._before: list[tuple[Extent, npt.NDArray[np.uint8]]] = []
+        self._between: list[tuple[Extent, npt.NDArray[np.uint8]]] = []
+        """What the last one of a run begins with."""
 
     def submitted(self, work: Any) -> EventReader | None:
         self._steps, self._before = [], []
@@ -155,6 +179,8 @@ class Verification(EventReader):
         if event.kind == DISPATCH and (event.executable, event.function) == functions[place % len(functions)]:
             self._steps.append(event)
             self._before += [(extent, np.array(event.look(extent))) for extent in event.operands]
+            if len(self._steps) == len(functions):
+                self._between = [(extent, np.array(event.look(extent))) for extent, _ in self._before]
         else:
             self._steps, self._before = [], []
 
@@ -172,10 +198,13 @@ class Verification(EventReader):
 
         The host compares; the copies are of what the dispatches got."""
         ranges = [extent for extent, _ in before]
-        mirror = _Mirror(ranges)
+        mirror = Mirror(ranges)
         for (address, _), data in reversed(before):  # what was first seen counts
             mirror.at(address, len(data))[:] = data
         copied = CopiedMemory([mirror.moved(extent) for extent in ranges])
+        for (address, _), data in self._between:
+            mirror.at(address, len(data))[:] = data
+        copied.keep_changes()
         launches = self._launches
         counts = [len(step.operands) for step in steps]
         with launches.stream.lock:
@@ -191,29 +220,6 @@ class Verification(EventReader):
         for step, tensors in zip(steps, launches.tensors, strict=True):
             parts.append(CheckedDispatch(step.name, tensors, [next(moved) for _ in step.operands]))
         copied.require_near(what, parts, self._allowed)
-
-
-class _Mirror:
-    """Holds ranges of the device on the host; those that overlap share memory."""
-
-    def __init__(self, ranges: Sequence[Extent]) -> None:
-        self._regions: list[tuple[int, npt.NDArray[np.uint8]]] = []
-        first = end = -1
-        for address, length in [*sorted(ranges), (1 << 62, 0)]:
-            if address > end:
-                if end >= 0:
-                    self._regions.append((first, np.zeros(end - first, np.uint8)))
-                first = end = address
-            end = max(end, address + length)
-
-    def at(self, address: int, length: int) -> npt.NDArray[np.uint8]:
-        for first, data in self._regions:
-            if first <= address and address + length <= first + len(data):
-                return data[address - first : address - first + length]
-        raise ValueError(address)
-
-    def moved(self, extent: Extent) -> Extent:
-        return address_of(self.at(*extent)), extent[1]
 
 
 def _run_on_copies(
@@ -233,7 +239,7 @@ def _run_on_copies(
             made.append((owned, whole, region))
             api.call("cuMemcpyHtoDAsync", int(owned.handle), address_of(whole), size, stream.handle)
         places = iter([_place(extent, made) for extent in copied.extents])
-        launches.launch_on(
+        launches.run_on(
             [[next(places) for _ in range(count)] for count in counts], steps, steps[-1].workgroups
         )
         stray = 0

@@ -23,6 +23,8 @@ _TRITON_TYPES: Final = {
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16",
     "uint32": "u32", "uint64": "u64",
 }  # fmt: skip
+_MARKS: Final = ("options", "cache_key", "forall")
+"""What kernels of CuPy, Triton and numba-cuda have."""
 _TRITON_OPTIONS: Final = ("num_warps", "num_stages")
 _DIVISIBLE: Final = ["tt.divisibility", 16]
 """Bindings begin at multiples of 64 bytes, as compiled kernels assume."""
@@ -74,9 +76,15 @@ def code_of(kernel: Kernel, target: KernelTarget) -> KernelCode:
     if hasattr(function, "py_func") and hasattr(function, "targetoptions") and hasattr(function, "forall"):
         return _of_numba(kernel, target)
     raise UnimplementedError(
-        f"kernel {kernel.name}: on a GPU a kernel is PTX, CUDA C++, or one of CuPy (RawKernel), Triton or "
-        "numba-cuda; other functions run on local devices"
+        f"kernel {kernel.name}: on a GPU a kernel is PTX, CUDA C++, one of CuPy (RawKernel), Triton or "
+        "numba-cuda, or a Python function; C functions run on local devices"
     )
+
+
+def is_called(kernel: Kernel) -> bool:
+    """Whether the host calls a function in place of a launch."""
+    is_code = isinstance(kernel.function, str) or kernel.address != 0
+    return not is_code and not any(hasattr(kernel.function, mark) for mark in _MARKS)
 
 
 def _compiled(source: str, options: Sequence[str], context: CudaContext) -> bytes:

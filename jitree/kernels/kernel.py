@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 GRID: Final = "grid"
 WORKGROUP: Final = "workgroup"
+HOST: Final = "host"
+DEVICE: Final = "device"
 _UNKNOWN: Final = -1
 
 
@@ -39,6 +42,12 @@ class KernelCall(NamedTuple):
     """How many there are along x, y and z."""
     constants: npt.NDArray[np.uint32]
     """The dispatch's 32-bit constants: sizes that are known late, halves of offsets."""
+    stream: int = 0
+    """The CUstream that the dispatch is in; 0 on other devices."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Gives it to libraries, such as ``cupy.cuda.Stream.from_external``."""
+        return 0, self.stream
 
 
 class BoundTensor(NamedTuple):
@@ -68,24 +77,29 @@ class BoundTensor(NamedTuple):
         """The shape of its array: one dimension of bytes where elements share them."""
         return (_UNKNOWN,) if is_packed(self.element) else self.shape
 
-    def view(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """Views it in the bytes of the binding. INVALID_ARGUMENT where there are too few."""
+    def shape_in(self, room: int) -> list[int]:
+        """The shape of its array in so many bytes of the binding. INVALID_ARGUMENT where they are too few."""
         known = self.dtype.itemsize
         for size in self.array_shape:
             known *= 1 if size < 0 else size
-        room = len(data) - self.offset
-        count = max(room, 0) // known if known and _UNKNOWN in self.array_shape else 1
-        if self.is_whole and known <= room and not fits(TensorKind(self.element, self.shape), room):
+        left = room - self.offset
+        count = max(left, 0) // known if known and _UNKNOWN in self.array_shape else 1
+        if self.is_whole and known <= left and not fits(TensorKind(self.element, self.shape), left):
             raise InvalidArgumentError(
-                f"binding {self.binding} has {len(data)} bytes, but {self}, which the dispatch's name says, "
+                f"binding {self.binding} has {room} bytes, but {self}, which the dispatch's name says, "
                 f"takes {known}; give types=, as jitree.kernels.describe shows them"
             )
-        if known * count > room:
+        if known * count > left:
             raise InvalidArgumentError(
-                f"binding {self.binding} has {len(data)} bytes, but {self} takes {known * count}"
+                f"binding {self.binding} has {room} bytes, but {self} takes {known * count}"
             )
-        shape = [count if size < 0 else size for size in self.array_shape]
-        return data[self.offset : self.offset + known * count].view(self.dtype).reshape(shape)
+        return [count if size < 0 else size for size in self.array_shape]
+
+    def view(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Views it in the bytes of the binding. INVALID_ARGUMENT where there are too few."""
+        shape = self.shape_in(len(data))
+        end = self.offset + self.dtype.itemsize * math.prod(shape)
+        return data[self.offset : end].view(self.dtype).reshape(shape)
 
 
 class Kernel:
@@ -97,11 +111,12 @@ class Kernel:
         types: Types = None,
         by: str = GRID,
         *,
-        grid: Blocks = None,
+        grid: Blocks | Callable[[KernelCall], Blocks] = None,
         block: Blocks = None,
         shared_memory: int | None = None,
         arguments: Mapping[str, Any] | None = None,
         entry: str = "",
+        memory: str = HOST,
     ) -> None:
         """``function``: a Python or numpy function, a Numba function (``numba.njit``), or a C function
         (ctypes, ``numba.cfunc``) ``i32 (environment, dispatch, workgroup)`` as IREE's executables have them.
@@ -112,18 +127,24 @@ class Kernel:
 
         On a GPU ``function`` is PTX or CUDA C++, or a kernel of CuPy (RawKernel), Triton or numba-cuda, and
         is launched with ``grid`` blocks of ``block`` threads and ``shared_memory`` bytes for each; None: as
-        the dispatch says, or Triton. ``arguments``: all others of a Triton kernel, with ``num_warps`` and
-        ``num_stages``. ``entry``: the name of one of several kernels of a text.
+        the dispatch says, or Triton. A function as ``grid`` gets the :class:`KernelCall` of each launch.
+        ``arguments``: all others of a Triton kernel, with ``num_warps`` and ``num_stages``. ``entry``: the
+        name of one of several kernels of a text. A Python function is called there with numpy arrays over
+        copies, or with ``memory="device"`` with what CuPy, PyTorch and Numba take as arrays.
 
         INVALID_ARGUMENT for anything else."""
         if not callable(function) and not isinstance(function, str):
             raise InvalidArgumentError(f"kernel: expected a function but got {shown(function)}")
         if by not in (GRID, WORKGROUP):
             raise InvalidArgumentError(f"by: expected '{GRID}' or '{WORKGROUP}' but got {shown(by)}")
+        if memory not in (HOST, DEVICE):
+            raise InvalidArgumentError(f"memory: expected '{HOST}' or '{DEVICE}' but got {shown(memory)}")
         self.function = function
         self.by = by
+        self.memory = memory
         self.types = _types(types)
-        self.grid, self.block = _blocks("grid", grid), _blocks("block", block)
+        self.grid = grid if callable(grid) else blocks("grid", grid)
+        self.block = blocks("block", block)
         if shared_memory is not None and (type(shared_memory) is not int or not 0 <= shared_memory < 1 << 31):
             raise InvalidArgumentError(f"shared_memory: expected bytes but got {shown(shared_memory)}")
         self.shared_memory = shared_memory
@@ -195,7 +216,7 @@ class Kernel:
         )
 
 
-def _blocks(what: str, given: Blocks) -> tuple[int, int, int] | None:
+def blocks(what: str, given: Blocks) -> tuple[int, int, int] | None:
     """Sizes along x, y and z; those that are not given are 1."""
     if given is None:
         return None

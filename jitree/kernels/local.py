@@ -203,15 +203,19 @@ class LocalKernel:
         if is_interruption(error) or not isinstance(error, Exception):
             keep(error)
             return _UNFINISHED
-        what = f"in kernel {self._kernel.name}, which replaces {self.name}"
-        if isinstance(error, StatusError):
-            failure = error.with_context(what)
-        else:
-            error.add_note(what)
-            fold_tracebacks(error)
-            failure = InternalError(f"{type(error).__name__}: {error}", what)
-            failure.raised, failure.raised_at = error, error.__traceback__
-            failure.__cause__ = error
+        failure = failure_of(error, f"in kernel {self._kernel.name}, which replaces {self.name}")
         result = next(_results)
         self._failures[result] = failure
         return result
+
+
+def failure_of(error: Exception, what: str) -> StatusError:
+    """What a kernel raised, as the failure of its dispatch."""
+    if isinstance(error, StatusError):
+        return error.with_context(what)
+    error.add_note(what)
+    fold_tracebacks(error)
+    failure = InternalError(f"{type(error).__name__}: {error}", what)
+    failure.raised, failure.raised_at = error, error.__traceback__
+    failure.__cause__ = error
+    return failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -33,18 +34,17 @@ if TYPE_CHECKING:
 
 
 class Replacements:
-    """Holds what runs in place of a session's dispatches."""
+    """Holds what runs in place of a session's dispatches and imports."""
 
     def __init__(self, context: Context, devices: Sequence[Device]) -> None:
-        self._context = context
+        self.context = context
         self.devices = devices
         self.active: list[Replacement] = []
 
-    def add(self, patterns: str | Sequence[str], kernel: Any, allowed: Tolerance | None) -> Replacement:
-        """Replaces dispatches (:meth:`jitree.Session.replace`)."""
-        replacement = Replacement(self, patterns, kernel, allowed)
+    def add(self, replacement: Replacement) -> Replacement:
+        """Replaces what is meant (:meth:`jitree.Session.replace`)."""
         try:
-            with self._context.invoker.entrance():
+            with self.context.invoker.entrance():
                 self.become_idle()
                 self.active.append(replacement)
                 replacement.extend()
@@ -57,13 +57,13 @@ class Replacements:
 
     def extend(self) -> None:
         """Replaces dispatches of modules that have just been loaded."""
-        with self._context.invoker.entrance():
+        with self.context.invoker.entrance():
             self.become_idle()
             for replacement in self.active:
                 replacement.extend()
 
     def remove(self, replacement: Replacement) -> None:
-        with self._context.invoker.entrance():
+        with self.context.invoker.entrance():
             if replacement in self.active:
                 self.become_idle()
                 replacement.restore()
@@ -77,25 +77,24 @@ class Replacements:
 
     def become_idle(self) -> None:
         """Machine code looks at functions only while something runs."""
-        if not self._context.invoker.closed:
-            self._context.invoker.require_idle()
+        if not self.context.invoker.closed:
+            self.context.invoker.require_idle()
         for device in self.devices:
             device.finish_submitted()
 
-    def require_own(self, executable: Executable, ordinal: int) -> None:
+    def require_own(self, place: tuple[object, int], name: str) -> None:
         """FAILED_PRECONDITION for what another kernel replaces."""
         for other in self.active:
-            if (executable, ordinal) in other.replaced:
+            if place in other.replaced:
                 raise FailedPreconditionError(
-                    f"replace: {executable.function_name(ordinal)} is replaced already, by "
-                    f"'{other.kernel.name}'; undo that first"
+                    f"replace: {name} is replaced already, by '{other.kernel.name}'; undo that first"
                 )
 
     def functions(self) -> Iterator[tuple[Executable, int, str, str]]:
         """(executable, ordinal, ``module.name``, ``name``) of all dispatches that the modules have."""
         for device in self.devices:
             for executable in device.executables:
-                if not self._context.table.address_of(executable):
+                if not self.context.table.address_of(executable):
                     continue
                 module = self._module_of(executable)
                 for ordinal in range(executable.function_count):
@@ -106,19 +105,17 @@ class Replacements:
         """The name of the module that has the bytes of an executable; empty if it is not known."""
         parameters = executable.parameters
         place = 0 if parameters is None else _address(parameters.data)
-        for module in self._context.modules:
+        for module in self.context.modules:
             for segment in module.module.rodata if isinstance(module, BytecodeModule) else ():
                 if 0 <= place - _address(segment.data) < len(segment.data):
                     return module.name
         return ""
 
 
-class Replacement:
-    """Runs a kernel for dispatches until :meth:`undo` or its block ends."""
+class Replacement(abc.ABC):
+    """Runs a kernel for dispatches or imports until :meth:`undo`."""
 
-    def __init__(
-        self, owner: Replacements, patterns: str | Sequence[str], kernel: Any, allowed: Tolerance | None
-    ) -> None:
+    def __init__(self, owner: Replacements, patterns: str | Sequence[str], kernel: Any) -> None:
         self.patterns = tuple(patterns) if isinstance(patterns, (list, tuple)) else (patterns,)
         if not self.patterns or not all(isinstance(pattern, str) for pattern in self.patterns):
             raise InvalidArgumentError(
@@ -126,19 +123,61 @@ class Replacement:
                 f"those of a run, but got {shown(patterns)}"
             )
         self.kernel = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
-        self.replaced: set[tuple[Executable, int]] = set()
+        self.replaced: set[tuple[Any, int]] = set()
+        """Executables and numbers of functions, or programs and numbers of imports."""
         self._owner = owner
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Those of what it replaces; dispatches of a run are joined by "and"."""
+
+    @abc.abstractmethod
+    def extend(self) -> None:
+        """Replaces what is meant and is not replaced yet, or nothing. The session's lock is held and nothing
+        runs."""
+
+    @abc.abstractmethod
+    def require_some(self) -> None:
+        """NOT_FOUND for the first pattern that means nothing."""
+
+    @abc.abstractmethod
+    def restore(self) -> None:
+        """Runs the originals again. The session's lock is held and nothing runs."""
+
+    def undo(self) -> None:
+        """Runs the originals again; the second time it does nothing. It waits for calls in progress.
+        FAILED_PRECONDITION in a call of the session."""
+        self._owner.remove(self)
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        state = "" if self in self._owner.active else "; undone"
+        return f"<replacement of {', '.join(self.names)} by {self.kernel.name}{state}>"
+
+
+class ReplacedDispatches(Replacement):
+    """Runs a kernel for dispatches."""
+
+    def __init__(
+        self, owner: Replacements, patterns: str | Sequence[str], kernel: Any, allowed: Tolerance | None
+    ) -> None:
+        super().__init__(owner, patterns, kernel)
         self._allowed = allowed
         self._kernels: list[LocalKernel | CudaLaunches] = []
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of the dispatches that it replaces, of a run joined by "and"."""
         return tuple(kernel.name for kernel in self._kernels)
 
     def extend(self) -> None:
-        """Replaces the dispatches that are meant and are not replaced yet, or none. The session's lock is
-        held and nothing runs."""
         begun, before = len(self._kernels), set(self.replaced)
         try:
             for functions in self._meant():
@@ -150,19 +189,22 @@ class Replacement:
             raise
 
     def require_some(self) -> None:
-        """NOT_FOUND for the first pattern that means nothing."""
         if self._kernels:
             return
         names = [names for _, _, *names in self._owner.functions()]
         for pattern in self.patterns:
             if not any(fnmatchcase(name, pattern) for pair in names for name in pair):
+                programs = self._owner.context.programs
+                imports = (
+                    each.module.imports[number].full_name for each in programs for number in each.targets
+                )
+                found = near(pattern, (*(name for name, _ in names), *imports)) or "none"
                 raise NotFoundError(
-                    f"replace: no dispatch of the session is called '{pattern}'; near it are: "
-                    f"{near(pattern, (name for name, _ in names)) or 'none'}"
+                    f"replace: no dispatch and no import of the session is called '{pattern}'; near it are: "
+                    f"{found}"
                 )
 
     def restore(self) -> None:
-        """Runs the originals again. The session's lock is held and nothing runs."""
         self._restore(self.replaced, self._kernels)
 
     def _restore(
@@ -173,11 +215,6 @@ class Replacement:
                 executable.restore_function(ordinal)
         for kernel in kernels:
             kernel.undo()
-
-    def undo(self) -> None:
-        """Runs the originals again; the second time it does nothing. It waits for calls in progress.
-        FAILED_PRECONDITION in a call of the session."""
-        self._owner.remove(self)
 
     def _meant(self) -> list[tuple[tuple[Executable, int], ...]]:
         """Functions to replace, together if they are a run: each pattern means one then."""
@@ -201,7 +238,7 @@ class Replacement:
 
     def _replace(self, functions: Sequence[tuple[Executable, int]]) -> None:
         for function in functions:
-            self._owner.require_own(*function)
+            self._owner.require_own(function, function[0].function_name(function[1]))
         self.replaced.update(functions)  # first: an interrupt of what follows leaves what undoes it
         local = [(each, number) for each, number in functions if isinstance(each, LocalExecutable)]
         if len(local) == len(functions):
@@ -227,18 +264,6 @@ class Replacement:
                 "local-sync and cuda can"
             )
         return CudaLaunches(self.kernel, own, self._allowed, self._owner.devices)
-
-    def __enter__(self) -> Replacement:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.undo()
-
-    def __repr__(self) -> str:
-        state = "" if self in self._owner.active else "; undone"
-        return f"<replacement of {', '.join(self.names)} by {self.kernel.name}{state}>"
 
 
 def _address(data: Bytes | memoryview) -> int:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from jitree import errors
 from jitree.base.callbacks import allocator_address
-from jitree.base.finalizers import Finalizer, uninterrupted
+from jitree.base.finalizers import Descriptor, Finalizer, uninterrupted
 from jitree.base.memory import note_native
 from jitree.base.platform import files, open_library, open_math_library
 from jitree.base.records import Protocol
@@ -49,20 +49,13 @@ _FOOTER: Final = struct.Struct("<8sIIQQQQ")
 _FOOTER_MAGIC: Final = b"IREEDBG\0"
 
 
-class _Descriptor:
-    """An open file, closed with the object."""
-
-    def __init__(self, number: int) -> None:
-        self._ending = Finalizer(partial(os.close, number))
-
-
 class SharedObject:
     """Owns an opened library, closed when nothing refers to the object any more.
 
     Reads only what the library's own file was mapped to (``Memory`` of :mod:`jitree.loaders.library`).
     """
 
-    def __init__(self, path: str, data: Buffer, keep: _Descriptor | None = None) -> None:
+    def __init__(self, path: str, data: Buffer, keep: Descriptor | None = None) -> None:
         """Opens a library, of which the file contains ``data``, and what it needs.
 
         FAILED_PRECONDITION for what is no complete library for this machine, and with the linker's message
@@ -91,11 +84,11 @@ class SharedObject:
         preserve = os.environ.get(PRESERVE_VARIABLE, "")
         if preserve:
             return SharedObject(_preserved_file(data, None if preserve == "1" else preserve), data)
-        descriptor = files.code_file(data)
-        if descriptor is not None:
+        opened = files.code_file(data)
+        if opened is not None:
             # The linker knows libraries by name: the descriptor, and with it the name, stays taken while the
             # library is open. A second library under the same name would silently be the first.
-            return SharedObject(files.path_of(descriptor), data, _Descriptor(descriptor))
+            return SharedObject(files.path_of(opened.number), data, opened)
         with tempfile.NamedTemporaryFile(prefix="jitree_", suffix=".so") as file:
             file.write(data)
             file.flush()
@@ -147,7 +140,7 @@ class SharedObject:
         )
 
 
-def _close(handle: int, keep: _Descriptor | None) -> None:
+def _close(handle: int, keep: Descriptor | None) -> None:
     """Closes a library; ``keep`` lives until then."""
     _ctypes.dlclose(handle)
 

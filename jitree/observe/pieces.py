@@ -51,12 +51,11 @@ def dispatch_pieces(
         node = number_of(graph, departure.ordinals[0])
         wrong = node if wrong is None else wrong
         pieces.append(Notice(f"the first difference: {departure}", WRONG, node))
-    if found is not None:
-        pieces += difference_pieces(found)
+    compared = [] if found is None else difference_pieces(found)
     if not graph.dispatches:
-        return [*pieces, *([] if found else [Notice("no dispatch has run, so there is no graph")])]
+        return [*pieces, *(compared or [Notice("no dispatch has run, so there is no graph")])]
     rows = [] if found is None else found.rows
-    return [*pieces, *graph_notices(graph), graph_drawing(graph, commands, rows, wrong)]
+    return [*pieces, *graph_notices(graph), graph_drawing(graph, commands, rows, wrong), *compared]
 
 
 def _earlier(graph: DispatchGraph, wrong: int | None) -> Iterator[Notice]:
@@ -70,15 +69,15 @@ def _earlier(graph: DispatchGraph, wrong: int | None) -> Iterator[Notice]:
             return
 
 
-def difference_pieces(found: Found) -> Iterator[Piece]:
+def difference_pieces(found: Found) -> list[Piece]:
     """The table of all that both have made, and what only one has."""
-    if found.first is None:
-        yield Notice(f"nothing departs: {len(found.rows)} tensors were compared", SAID)
+    count = f"{len(found.rows)} tensors were compared"
+    agreed = [Notice(f"nothing departs: {count}", SAID)] if found.first is None else []
     header, *lines = table_lines(found.rows)
     alone = [
         f"only {name} has {label}" for name, labels in zip("ab", found.alone, strict=True) for label in labels
     ]
-    yield PageTable("Differences", header, lines, "; ".join(alone[:_MOST_ALONE]))
+    return [*agreed, PageTable("Differences", header, lines, "; ".join(alone[:_MOST_ALONE]))]
 
 
 def graph_notices(graph: DispatchGraph) -> Iterator[Notice]:

@@ -30,9 +30,10 @@ _NAME: Final = "jitree"
 
 class Spans(EventReader):
     """Makes spans of calls of functions, or of dispatches and transfers of a device. Spans
-    that begin in a call are of its. Machine code goes on making the calls."""
+    that begin in a call are of its, on an event loop by task. Machine code goes on making the calls."""
 
     needs_python = False
+    reads_awaited = True
 
     def __init__(self, tracer: Any, device: str) -> None:
         self._tracer = tracer

@@ -27,13 +27,19 @@ DEFAULT_ALIGNMENT: Final = 64
 
 
 class VmBuffer(Unique):
-    """``length`` bytes at ``address``: owned zero-filled memory, or an alias made by :meth:`alias`.
+    r"""Bytes that programs read and write: memory of its own, or an alias made by :meth:`alias`.
 
-    ``data`` (numpy uint8) and ``view`` (memoryview of bytes) show the same memory and keep it alive;
+    ``data`` (numpy uint8, rank 1) and ``view`` (memoryview of bytes) show the same memory and keep it alive;
     ``np.asarray(buffer)`` aliases it too, ``bytes(buffer)`` copies it.
+
+    >>> buffer = jitree.VmBuffer(4)
+    >>> buffer.data[1] = 7
+    >>> bytes(buffer), len(buffer), buffer.writable
+    (b'\x00\x07\x00\x00', 4, True)
     """
 
     VM_TYPE: Final = BUFFER_NAME
+    """The type by which programs refer to it."""
     __slots__ = ("__weakref__", "access", "address", "charge", "data", "length", "view")
 
     access: int
@@ -42,7 +48,9 @@ class VmBuffer(Unique):
     """What counts the bytes of one that a program has made (:class:`jitree.regs.memory.Bounds`)."""
 
     def __init__(self, length: int, alignment: int = DEFAULT_ALIGNMENT) -> None:
-        """INVALID_ARGUMENT for a negative length, RESOURCE_EXHAUSTED if there is no such room."""
+        """``length``: bytes, which are 0. ``alignment``: of the address, at least 64 bytes. INVALID_ARGUMENT
+        for negative ones, RESOURCE_EXHAUSTED if there is no such room.
+        """
         size, step = natural("length", length), natural("alignment", alignment)
         try:
             data = zeroed(size, max(step, DEFAULT_ALIGNMENT))
@@ -53,8 +61,11 @@ class VmBuffer(Unique):
 
     @classmethod
     def alias(cls, source: Any) -> VmBuffer:
-        """Makes a buffer over an object's bytes (C-contiguous, any alignment); writable when the source is.
-        INVALID_ARGUMENT for anything else."""
+        """Makes a buffer over an object's bytes; writable when the object is.
+
+        ``source``: has the buffer protocol, C-contiguous, any alignment, any shape. INVALID_ARGUMENT for
+        anything else.
+        """
         data: Bytes
         try:
             data = np.frombuffer(source, np.uint8)
@@ -72,7 +83,11 @@ class VmBuffer(Unique):
     def parts(
         cls, table: HandleTable, source: memoryview, starts: Offsets, lengths: Offsets, access: int
     ) -> npt.NDArray[np.int64]:
-        """Makes handles of read-only buffers over parts of bytes. First bytes and lengths give the parts."""
+        """Makes handles of read-only buffers over parts of bytes, an array of rank 1.
+
+        ``source``: the bytes. ``starts`` and ``lengths``: first byte and bytes of each part. ``table``: has
+        the handles. ``access``: bits. RESOURCE_EXHAUSTED for a full table.
+        """
         whole: Bytes = np.frombuffer(source, np.uint8)
 
         first = address_of(whole)
@@ -88,7 +103,10 @@ class VmBuffer(Unique):
         })  # fmt: skip
 
     def show(self, data: Bytes) -> None:
-        """Makes it a buffer over other bytes. The caller has changed its handles' entries before."""
+        """Makes it a buffer over other bytes, ``data``, an array of rank 1.
+
+        The caller has changed its handles' entries before. It raises nothing.
+        """
         self._show(data, self.access)
 
     def _show(self, data: Bytes, access: int) -> None:
@@ -104,7 +122,7 @@ class VmBuffer(Unique):
         return bool(self.access & ACCESS_WRITE)
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
-        """Writes what programs ask of it into its entry."""
+        """Writes what programs ask of it into its entry of ``table`` at ``address``. It raises nothing."""
         table.set_extent(address, self.address, self.length)
         table.i32[((address - table.base) >> 2) + _ENTRY.access] = self.access
 

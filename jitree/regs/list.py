@@ -26,6 +26,7 @@ from jitree.errors import (
 )
 from jitree.regs.layout import (
     LIST_EMPTY,
+    LIST_F32,
     LIST_F64,
     LIST_I64,
     LIST_REF,
@@ -50,6 +51,8 @@ _WORDS: Final = LIST_SLOT.size // 8
 _FEW_WORDS: Final = 256  # quicker looked at one by one
 PART_SIZE: Final = 1 << 18  # elements that are made or dropped at once, in some milliseconds
 _NAMES: Final = {code: name for name, code in VALUE_TYPE_CODES.items()} | {LIST_VARIANT: "?"}
+_FLOATS: Final = LIST_F32, LIST_F64
+_INTEGERS: Final = tuple(code for code in VALUE_TYPE_CODES.values() if code not in _FLOATS)
 _LEAST_CODE: Final = min(LIST_EMPTY, LIST_REF, *_NAMES)
 
 
@@ -91,20 +94,30 @@ _NO_WORDS: Final = np.zeros(0, np.int64).data
 
 
 class VmList(Unique):
-    """A list of elements of one type: a LIST_* code, LIST_VARIANT (anything) or the number of a ref type.
+    """A list of a program: of values of one type, of references, or of anything.
 
-    From Python it reads like a sequence (integers, floats, objects, None) and is filled by :meth:`append`.
-    A list that VM code uses belongs to that context's thread.
+    From Python it reads like a sequence (integers, floats, objects, None) and is filled by :meth:`append`. A
+    list that VM code uses belongs to that context's thread. OUT_OF_RANGE for an index outside.
+
+    >>> items = jitree.VmList("i32")
+    >>> items.append(3)
+    >>> items.append(-1)
+    >>> list(items), len(items)
+    ([3, -1], 2)
     """
 
     VM_TYPE: Final = LIST_NAME
+    """The type by which programs refer to it."""
     __slots__ = (
         "__weakref__", "_address", "_charge", "_ending", "_objects", "capacity", "element_type",
         "handle", "held", "size", "table", "words",
     )  # fmt: skip
 
     def __init__(self, element_type: int | str = LIST_VARIANT, capacity: int = 0) -> None:
-        """``element_type`` may be the name of a value type. RESOURCE_EXHAUSTED for a huge capacity."""
+        """``element_type``: the name of a value type, the number of a reference type, or a LIST_* code;
+        without one elements may be anything. ``capacity``: slots that it has room for. INVALID_ARGUMENT for
+        other types, RESOURCE_EXHAUSTED for a huge capacity.
+        """
         if isinstance(element_type, str):
             if element_type not in VALUE_TYPE_CODES:
                 known = ", ".join(VALUE_TYPE_CODES)
@@ -116,8 +129,11 @@ class VmList(Unique):
                 f"{shown(element_type)}"
             )
         self.element_type = element_type
+        """A LIST_* code, or the number of a reference type."""
         self.size = 0
+        """How many elements it has."""
         self.capacity = 0
+        """How many slots it has room for."""
         self.table: HandleTable | None = None
         """Whose handles the references in the slots are; None while they are Python objects."""
         self.handle = 0
@@ -138,7 +154,11 @@ class VmList(Unique):
 
     @classmethod
     def of_values(cls, element_type: int, code: int, bits: Sequence[int]) -> VmList:
-        """A list of values of one LIST_* value code, which its elements can have; ``bits`` as of slots."""
+        """Makes a list of values of one kind.
+
+        ``element_type``: as of the class. ``code``: the LIST_* code of the values, which its elements can
+        have. ``bits``: as slots have them. It raises nothing.
+        """
         made = cls(element_type)
         if bits:
             words = array("q", (code, 0)) * len(bits)
@@ -149,7 +169,10 @@ class VmList(Unique):
 
     @classmethod
     def of_references(cls, element_type: int, objects: Sequence[object]) -> VmList:
-        """Makes a list of references, checked when VM code sees it."""
+        """Makes a list of references to ``objects``, of an ``element_type`` as of the class.
+
+        INVALID_ARGUMENT for one of another type comes when VM code sees the list.
+        """
         made = cls(element_type)
         if objects:
             words = array("q", (LIST_REF, 0)) * len(objects)
@@ -160,8 +183,12 @@ class VmList(Unique):
 
     @classmethod
     def over(cls, words: array[int], element_type: int, size: int, table: HandleTable, handle: int) -> VmList:
-        """The object of a handle whose slots machine code has written. They are the entry's as long as the
-        table does not have the object: the next thing is :meth:`hold`."""
+        """The object of a handle whose slots machine code has written.
+
+        ``words``: the slots, ``size`` of them filled with elements of ``element_type``; ``table`` and
+        ``handle``: whose they are. They are the entry's as long as the table does not have the object: the
+        next thing is :meth:`hold`. It raises nothing.
+        """
         made = cls(element_type)
         made.words, made._address = memoryview(words), words.buffer_info()[0]
         made.size, made.capacity = size, len(words) // _WORDS
@@ -171,9 +198,9 @@ class VmList(Unique):
     # -- handle table ------------------------------------------------------------------------------
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
-        """VM code of ``table``'s context is about to see the list.
+        """Shows VM code of ``table`` the list, by its entry at ``address``.
 
-        FAILED_PRECONDITION while another context uses it.
+        FAILED_PRECONDITION while another context uses it, INVALID_ARGUMENT for an element of another type.
         """
         if self.table is None and not self.holds_references:
             self.table = table
@@ -187,7 +214,7 @@ class VmList(Unique):
         self._publish()
 
     def leave_entry(self, table: HandleTable) -> None:
-        """VM code no longer refers to the list."""
+        """VM code of ``table`` no longer refers to the list. It raises nothing."""
         self.handle = 0
 
     def _bind(self, table: HandleTable) -> None:
@@ -242,8 +269,11 @@ class VmList(Unique):
     # -- size --------------------------------------------------------------------------------------
 
     def reserve(self, capacity: int, bounds: Bounds = UNBOUNDED) -> None:
-        """Makes room for ``capacity`` slots; the size stays. ``bounds``: those of its maker, while it is in
-        no table."""
+        """Makes room for ``capacity`` slots; the size stays.
+
+        ``bounds``: those of its maker, while it is in no table. INVALID_ARGUMENT for a negative number,
+        RESOURCE_EXHAUSTED beyond 2**26 slots or what the bounds allow.
+        """
         capacity = natural("capacity", capacity)
         if capacity <= self.capacity:
             return
@@ -264,8 +294,11 @@ class VmList(Unique):
             self.held.words = self.words
 
     def resize(self, size: int, look: Callable[[], object] = bool) -> None:
-        """New slots are zero, null or (variant) empty; dropped ones release what they held. ``look`` may end
-        it between parts of many elements: none of the new are there then, or some are dropped."""
+        """Makes the list have ``size`` elements. New ones are zero, null or (of any type) empty.
+
+        Dropped ones release what they held. ``look`` may end it between parts of many elements: none of the
+        new are there then, or some are dropped. Errors as of :meth:`reserve`.
+        """
         size = natural("size", size)
         if size > self.capacity:
             self.reserve(max(size, min(2 * self.capacity, MAXIMUM_CAPACITY)))
@@ -302,9 +335,10 @@ class VmList(Unique):
     # -- elements as VM code sees them ---------------------------------------------------------------
 
     def get_bits(self, index: int, code: int) -> int:
-        """The slot contents of an element converted to a LIST_* value code.
+        """The slot contents of an element, converted to a value code.
 
-        OUT_OF_RANGE, or FAILED_PRECONDITION if the element is empty or a reference.
+        ``index``: from 0 on. ``code``: a LIST_* code. Integers change width, floats are rounded; between both
+        it is 0. OUT_OF_RANGE, or FAILED_PRECONDITION if the element is empty or a reference.
         """
         tag = self._tag(index)
         if tag in (LIST_EMPTY, LIST_REF):
@@ -315,9 +349,10 @@ class VmList(Unique):
         return convert(tag, self.words[index * _WORDS + 1], code)
 
     def set_bits(self, index: int, code: int, bits: int) -> None:
-        """Stores slot contents of a LIST_* value code, converted to the list's element type.
+        """Stores slot contents, converted to the list's element type.
 
-        OUT_OF_RANGE, or FAILED_PRECONDITION if the list holds references.
+        ``index``: from 0 on. ``code``: the LIST_* code that ``bits`` are of. OUT_OF_RANGE, or
+        FAILED_PRECONDITION if the list holds references.
         """
         self._tag(index)
         if self.element_type > 0 or self.element_type == LIST_REF:
@@ -330,7 +365,11 @@ class VmList(Unique):
         self.words[index * _WORDS + 1] = converted
 
     def get_handle(self, index: int, type_id: int) -> int:
-        """Returns a borrowed handle of an element's type, else 0."""
+        """Returns a borrowed handle of an element; 0 if null or of another type.
+
+        ``index``: from 0 on. ``type_id``: the number of the type. OUT_OF_RANGE, or FAILED_PRECONDITION if the
+        element is a value.
+        """
         tag = self._tag(index)
         if tag not in (LIST_EMPTY, LIST_REF):
             raise FailedPreconditionError(
@@ -342,7 +381,10 @@ class VmList(Unique):
         return handle
 
     def set_handle(self, index: int, handle: int) -> None:
-        """Stores another reference."""
+        """Stores another reference, by its ``handle``, at ``index``.
+
+        OUT_OF_RANGE, FAILED_PRECONDITION if the list holds values, INVALID_ARGUMENT for another type.
+        """
         self._tag(index)
         if not self.holds_references:
             raise FailedPreconditionError(f"a reference stored into a list of {_NAMES[self.element_type]}")
@@ -386,13 +428,20 @@ class VmList(Unique):
         return (self[index] for index in range(self.size))
 
     def __setitem__(self, index: int, value: object) -> None:
-        """Stores a value, converted to the list's element type. It is an integer (i64), a float (f64), an
-        object or None."""
+        """Stores a value: an integer, a float, an object or None, as the list's element type.
+
+        Integers change width as programs do, and may wrap; integers become floats in a list of those, which
+        are rounded. INVALID_ARGUMENT for a float in a list of integers, and for integers beyond 64 bits,
+        FAILED_PRECONDITION for an object in a list of values and a value in a list of references.
+        """
         index = self._place(index)
         if isinstance(value, (int, float)):
-            code = LIST_F64 if isinstance(value, float) else LIST_I64
-            if code == LIST_I64 and not -(1 << 63) <= value < 1 << 64:
+            is_integer = not isinstance(value, float)
+            if is_integer and not -(1 << 63) <= value < 1 << 64:
                 raise InvalidArgumentError(f"value: expected an integer of 64 bits but got {shown(value)}")
+            if not is_integer and self.element_type in _INTEGERS:
+                raise InvalidArgumentError(f"value: a list of {_NAMES[self.element_type]} has no {value}")
+            code = LIST_I64 if is_integer and self.element_type not in _FLOATS else LIST_F64
             self.set_bits(index, code, to_bits(code, value))
         elif self.table is not None:
             handle = self.table.wrap(value)
@@ -407,7 +456,11 @@ class VmList(Unique):
                 self._objects[index] = value
 
     def append(self, value: object) -> None:
-        """Adds an element as ``list[i] = value`` would store it."""
+        """Adds an element as ``list[i] = value`` stores it.
+
+        INVALID_ARGUMENT for what does not fit the element type: the list stays as it was. RESOURCE_EXHAUSTED
+        beyond 2**26 slots.
+        """
         self.resize(self.size + 1)
         try:
             self[self.size - 1] = value
@@ -416,7 +469,10 @@ class VmList(Unique):
             raise
 
     def tag(self, index: int) -> int:
-        """The LIST_* code of what an element holds; LIST_EMPTY, LIST_REF or a value code."""
+        """The LIST_* code of what an element holds: LIST_EMPTY, LIST_REF or a value code.
+
+        ``index``: negative ones count from the end. OUT_OF_RANGE outside.
+        """
         return self._tag(self._place(index))
 
     def _place(self, index: Any) -> int:

@@ -158,12 +158,13 @@ class Machine:
         """Makes the host's frame, the outermost one. Its refs are null, its values whatever they were."""
         self.state[STATE_WORDS.looked] = 0
         if self._host is not function:
-            base = self._memory.address
+            base, at = self._memory.address, _REFS_AT >> 3
             self._host = None
+            # Frames of earlier calls, after a smaller frame of the host, left dropped handles here. They go
+            # before the frame has them: an interrupt would have them dropped again.
+            self._memory.i64[at : at + function.ref_count] = function.null_refs
             self._write_frame(0, function, base + _VALUES_AT, base + _REFS_AT, 0)
             self._select(0, function)
-            # Frames of earlier calls, after a smaller frame of the host, left dropped handles here.
-            self.refs[: function.ref_count] = function.null_refs
             self._host = function
         else:
             self._select(0, function)

@@ -127,13 +127,20 @@ def local_memory(length: int) -> Bytes:
 
 
 class MemoryBlock:
-    """Page-aligned zero memory of ``size`` bytes that takes room only where it is written."""
+    """Page-aligned zero memory of ``size`` bytes that takes room only where it is written.
+
+    RESOURCE_EXHAUSTED if the address space has no room.
+    """
 
     __slots__ = ("address", "array", "f32", "f64", "i32", "i64", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.array: Bytes = zero_pages(size)
+        try:
+            self.array: Bytes = zero_pages(size)
+        except OSError as error:
+            pass_interruption(error)
+            raise ResourceExhaustedError(f"{size} bytes could not be reserved: {error.strerror}") from None
         self.address = address_of(self.array)
         view = self.array.data
         self.i32: memoryview = view.cast("i")

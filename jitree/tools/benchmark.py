@@ -15,6 +15,7 @@ from jitree.tools import devices
 from jitree.tools.benchmark_report import (
     Benchmark,
     BenchmarkRow,
+    Duration,
     MeasuringPlan,
     ReportLayout,
     aggregates,
@@ -27,7 +28,7 @@ from jitree.tools.benchmark_report import (
 from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.tools.observe_flags import is_profiled, profiling, wait_for_compiled_code
 from jitree.tools.program import OpenedProgram, find_function, open_program
-from jitree.tools.reporting import error_line, in_colours
+from jitree.tools.reporting import error_line, in_colours, use_colours
 from jitree.tools.run import finish
 from jitree.tools.values import ValueFiles
 
@@ -99,12 +100,22 @@ def measuring_plan(flags: ParsedFlags) -> MeasuringPlan:
     for name in ("batch_size", "batch_concurrency", "benchmark_repetitions"):
         if name in flags.values and flags.integer(name) < 1:
             raise errors.InvalidArgumentError(f"flag '--{name}': {flags.integer(name)} is less than 1")
+    duration = parse_duration(flags.text("benchmark_min_time"))
+    if flags.text("benchmark_out"):
+        _write(flags.text("benchmark_out"), "")  # before it measures for a report that cannot be written
+    if flags.boolean("benchmark_dry_run"):
+        return MeasuringPlan(Duration(iterations=1), batch_size=flags.integer("batch_size"))
     return MeasuringPlan(
-        parse_duration(flags.text("benchmark_min_time")),
+        duration,
         flags.integer("benchmark_repetitions"),
         flags.number("benchmark_min_warmup_time"),
         flags.integer("batch_size"),
     )
+
+
+def _write(path: str, text: str) -> None:
+    with errors.system_refusals(f"unable to write file `{path}`"):
+        Path(path).write_text(text)
 
 
 def _run(program: OpenedProgram, plan: MeasuringPlan, flags: ParsedFlags, files: ValueFiles) -> int:
@@ -299,13 +310,18 @@ def write_report(rows: Sequence[BenchmarkRow], context: dict[str, Any], flags: P
     only_displayed = repeated and flags.boolean("benchmark_display_aggregates_only")
     shown = _aggregated(rows) if only_aggregates or only_displayed else rows
     if flags.text("benchmark_format") == "console":
-        in_colours(sys.stdout)
+        _colour(sys.stdout, flags.text("benchmark_color").lower())
     sys.stdout.write(render(flags.text("benchmark_format"), shown, lambda: context, layout))
     path = flags.text("benchmark_out")
     if path:
-        text = render(flags.text("benchmark_out_format"), filed, lambda: context, layout)
-        with errors.system_refusals(f"unable to write file `{path}`"):
-            Path(path).write_text(text)
+        _write(path, render(flags.text("benchmark_out_format"), filed, lambda: context, layout))
+
+
+def _colour(stream: Any, choice: str) -> None:
+    if choice == "auto":
+        in_colours(stream)
+    elif choice not in ("false", "no", "off", "0"):
+        use_colours(stream, "")
 
 
 def _aggregated(rows: Sequence[BenchmarkRow]) -> list[BenchmarkRow]:

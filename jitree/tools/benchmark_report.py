@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jitree.base.platform import processor
+from jitree.base.tables import TextTable
 from jitree.errors import InvalidArgumentError, StatusError, ignored
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.reporting import error_line
@@ -145,8 +146,20 @@ def console_report(rows: Sequence[BenchmarkRow], layout: ReportLayout) -> str:
         heading += " UserCounters..."
     rule = "-" * len(heading)
     lines = [rule, heading, rule]
-    lines += [f"{row.name:<{width}} {_console_values(row, layout)}" for row in rows]
-    return "\n".join(lines) + "\n"
+    values = [_console_values(row, layout) for row in rows]
+    lines += [f"{row.name:<{width}} {text}" for row, text in zip(rows, values, strict=True)]
+    titles = ["Benchmark", "Time", "CPU", "Iterations", "UserCounters..."]
+    cells = [[row.name, *_cells(row, text)] for row, text in zip(rows, values, strict=True)]
+    return TextTable.of("\n".join(lines) + "\n", [titles, *cells])
+
+
+def _cells(row: BenchmarkRow, values: str) -> list[str]:
+    """What a terminal shows beside a name, of the columns of a line."""
+    if row.error_message is not None:
+        return [values, "", "", ""]
+    time, time_unit, cpu, cpu_unit, iterations, *_ = values.split()
+    counters = "  ".join(f"{name}={_counter_text(row, name)}" for name in _counter_names(row))
+    return [f"{time} {time_unit}", f"{cpu} {cpu_unit}", iterations, counters]
 
 
 def _widest_name(row: BenchmarkRow) -> str:

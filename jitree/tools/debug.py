@@ -81,5 +81,12 @@ def _serve() -> int:
 def _flags(arguments: dict[str, Any]) -> list[str]:
     """The flags of a launch configuration: ``module``, ``function``, ``input`` (a list), ``args`` (more)."""
     found = [f"--{name}={arguments[name]}" for name in _SCALARS if arguments.get(name)]
-    found += [f"--input={text}" for text in arguments.get("input") or ()]
-    return [*found, *map(str, arguments.get("args") or ())]
+    inputs, more = (_texts(arguments, name) for name in ("input", "args"))
+    return [*found, *(f"--input={text}" for text in inputs), *more]
+
+
+def _texts(arguments: dict[str, Any], name: str) -> list[str]:
+    found = arguments.get(name) or []
+    if not isinstance(found, list):
+        raise InvalidArgumentError(f"'{name}' of the launch configuration is no list")
+    return [*map(str, found)]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from jitree.base.records import rows_of
+from jitree.base.tables import TextTable
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.tools.dump_summary import summary_lines
 from jitree.tools.flags import ParsedFlags, command, flag_set
@@ -53,6 +54,8 @@ _FUNCTION_DESCRIPTOR: Final = (
 _LOCATION: Final = (("bytecode_offset", "i"), ("location", "i"))
 
 _WIDTH: Final = 120
+_NUMBERS: Final = 6
+"""Columns of numbers in the table of functions."""
 _RULE: Final = f"//==={'-' * (_WIDTH - 10)}===//"
 _REF_BYTES: Final = 16
 """What the reference counts for a ref global."""
@@ -293,10 +296,11 @@ def _segment_text(module: ModuleTables, segment: RodataSegment) -> str:
 
 
 def _functions(module: ModuleTables) -> Iterator[str]:
-    yield "  # | Offset   |   Length | Blocks | i32 # | ref # | Requirements | Aliases"
-    yield "----+----------+----------+--------+-------+-------+--------------+".ljust(_WIDTH, "-")
-    for function in module.functions:
-        yield _function_row(module, function)
+    lines = ["  # | Offset   |   Length | Blocks | i32 # | ref # | Requirements | Aliases"]
+    lines += [_function_row(module, function) for function in module.functions]
+    cells = [[cell.strip() for cell in line.split(" | ", _NUMBERS)] for line in lines]
+    lines.insert(1, "----+----------+----------+--------+-------+-------+--------------+".ljust(_WIDTH, "-"))
+    yield TextTable.of("\n".join(lines), cells)
 
 
 def _function_row(module: ModuleTables, function: FunctionRow) -> str:
@@ -372,6 +376,9 @@ def _native_lines(read: ModuleTables, flags: ParsedFlags) -> Iterator[str]:
 
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
+        if isinstance(line, TextTable):
+            sys.stdout.write(line)
+            line = ""
         sys.stdout.write(line + "\n")
 
 

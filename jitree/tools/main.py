@@ -77,6 +77,8 @@ class Shown(abc.ABC):
         self._stream = stream
         self.coloured: Callable[[str], str] = str
         """Adds what a terminal shows as colours to text without any commands to it."""
+        self.drawn: Callable[[Sequence[Sequence[str]]], str] | None = None
+        """Shows the cells of a table (:class:`jitree.base.tables.TextTable`), where not as its text."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -91,7 +93,12 @@ class Shown(abc.ABC):
         return False
 
     def write(self, text: str) -> int:
-        self.do(lambda stream: _write(stream, self.coloured(printable(text))))
+        cells = None if self.drawn is None else getattr(text, "cells", None)
+        if cells is None:
+            self.do(lambda stream: _write(stream, self.coloured(printable(text))))
+        else:
+            drawn: Any = self.drawn
+            self.do(lambda stream: _write(stream, drawn(cells)))
         return len(text)
 
     def writelines(self, texts: Iterable[str]) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from jitree.hal.profiling import Measurement
     from jitree.hal.stepwise import Extent
     from jitree.observe.profile import Profile
+    from jitree.observe.profile_rows import ProfileTable
     from jitree.observe.taps import Taps
     from jitree.tools.calling import ConfinedCall, PreparedCall
     from jitree.tools.values import HostValue
@@ -66,7 +67,7 @@ def looking_into(session: Session, flags: ParsedFlags) -> Iterator[None]:
 
 
 def _replace(session: Session, text: str) -> None:
-    """Replaces dispatches as long as the session is there: ``NAME=FILE.py:FUNCTION``."""
+    """Replaces dispatches or imports as long as the session is there: ``NAME=FILE.py:FUNCTION``."""
     name, _, place = text.partition("=")
     path, _, function = place.rpartition(":")
     if not (name and path and function):
@@ -267,9 +268,19 @@ def _show(profile: Profile, devices: tuple[Device, ...], paths: list[str], flags
         profile.save(path)
     in_colours(sys.stderr)
     if flags.text("profile"):
-        sys.stderr.write(f"{profile.rows.first(_SHOWN)}\n")
+        _write_rows(profile.rows.first(_SHOWN))
     if flags.boolean("print_device_statistics"):
-        sys.stderr.write(f"\nDevice statistics:\n{profile.table()}\n{profile.table('device operation')}\n")
+        sys.stderr.write("\nDevice statistics:\n")
+        _write_rows(profile.table())
+        _write_rows(profile.table("device operation"))
+
+
+def _write_rows(table: ProfileTable) -> None:
+    from jitree.base.tables import text_table  # of those who look
+
+    header, rows, note = table.parts()
+    sys.stderr.write(text_table([header, *rows]))
+    sys.stderr.write(f"\n{note}\n" if note else "\n")
 
 
 def _filter(profile: Profile, devices: tuple[Device, ...], flags: ParsedFlags) -> None:

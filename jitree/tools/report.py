@@ -40,7 +40,7 @@ def main(flags: ParsedFlags) -> int:
     modules = flags.texts("module")
     if not modules or is_onnx(modules[0]):
         raise InvalidArgumentError("no compiled module was given: jitree report model.vmfb")
-    made = ProgramReport(os.path.basename(modules[0]))
+    made = ProgramReport(" and ".join(map(os.path.basename, modules)))
     tables = _read(made, modules[0])
     is_whole = tables is not None and _look(made, flags)
     if tables is not None:

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ from jitree.errors import (
     attribute_of,
     not_installed,
     pass_interruption,
+    printable,
 )
 
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
@@ -73,11 +75,15 @@ def raised_at(trace: TracebackType | None) -> str | None:
 
 
 def in_colours(stream: Any, style: str = "") -> None:
-    """Shows the text of a stream in colours from now on, on a terminal.
+    """Shows text of a stream in colours, and tables with lines, on a terminal.
 
     Rich makes them, where that is installed and the environment has no ``NO_COLOR``."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
-        return
+    if not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty():
+        use_colours(stream, style)
+
+
+def use_colours(stream: Any, style: str) -> None:
+    """As :func:`in_colours`, whatever the stream is; only a terminal gets tables with lines."""
     try:
         from rich.console import Console  # it takes a tenth of a second
     except ImportError as error:
@@ -90,7 +96,23 @@ def in_colours(stream: Any, style: str = "") -> None:
             console.print(text, end="", style=style)
         return str(captured.get())
 
-    stream.coloured = coloured
+    def drawn(cells: Sequence[Sequence[str]]) -> str:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        header, *rows = [[Text(printable(text)) for text in line] for line in cells]
+        made = Table(box=SIMPLE_HEAD, header_style="bold")
+        for number, title in enumerate(header):
+            is_number = all((row[number].plain or "0")[0].isdigit() for row in rows)
+            made.add_column(title, justify="right" if is_number else "left", overflow="fold")
+        for row in rows:
+            made.add_row(*row)
+        with console.capture() as captured:
+            console.print(made)
+        return str(captured.get()).rstrip("\n")
+
+    stream.coloured, stream.drawn = coloured, drawn if stream.isatty() else None
 
 
 def report(error: BaseException, *, verbose: bool) -> None:

@@ -125,6 +125,9 @@ def test_python_protocols(matrix: Array, session: Session) -> None:
     assert (float(one), int(one), complex(one), bool(one), one.item()) == (7.0, 7, 7 + 0j, True, 7)
     assert operator.index(one) == 7 and list(range(9))[one] == 7
     assert matrix.item(1, 2) == 5.0
+    flags = np.array([True, False])
+    assert (session.to_device(flags) ** 2).dtype == (flags**2).dtype and (matrix**2).dtype == np.float32
+    assert session.empty((2,), "bfloat16").dtype == ml_dtypes.bfloat16
     for bad in (float, int, bool):
         with pytest.raises((TypeError, ValueError)):
             bad(matrix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from jitree import CustomModule, Session, f32, f64, i32, i64
 from jitree.api.custom_types import parse_signature, thunk_source
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, UnavailableError
 from tests.assembler import Assembler
 
 TIERS = ["plain", "fast", "auto"]
@@ -137,6 +138,16 @@ def test_what_cannot_be_compiled() -> None:
     refused = pytest.raises(InvalidArgumentError, match=r"'difficult' cannot be compiled by Numba")
     with Session("local-sync", tier="plain") as session, refused:
         session.load(assembler.build(), custom)
+
+
+def test_without_numba_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    custom = CustomModule("host")
+    custom.export("twice", signature="i32 -> i32", jit=True)(lambda x: x + x)
+    with Session("local-sync", tier="plain") as session:
+        module = session.load(custom)
+        with pytest.raises(UnavailableError, match=r"'<lambda>' is to be compiled .* pip install numba"):
+            module.twice(21)
 
 
 def test_the_thunk_reads_and_writes_the_registers_that_the_call_names() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -180,3 +184,59 @@ def test_an_array_of_another_sign_is_copied_or_given_away_without_python() -> No
         result = double(kept)
         assert list(np.asarray(result)) == [0, 2, 4, 6] and result.dtype == np.int32
     assert list(np.asarray(kept)) == [0, 1, 2, 3] and given.is_donated
+
+
+class Switch:
+    """Runs another thread's code at one place of an action where Python may change threads."""
+
+    def __init__(self, place: int, other: Callable[[], object]) -> None:
+        self.left = place
+        self._other = other
+
+    def _look(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event in ("call", "c_return"):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                with suppress(FailedPreconditionError):
+                    self._other()
+
+    def during(self, action: Callable[[], object]) -> None:
+        sys.setprofile(self._look)
+        try:
+            with suppress(FailedPreconditionError):
+                action()
+        finally:
+            sys.setprofile(None)
+
+
+PASSED: dict[str, Callable[[Array, Any], Any]] = {
+    "passed": lambda array, keeper: array._be_passed(keeper, PASSED),
+    "looked at": lambda array, keeper: array.buffer_view,
+    "its shape": lambda array, keeper: array.shape,
+    "its type": lambda array, keeper: array.element_type,
+    "donated": lambda array, keeper: array._give_up(),
+}
+
+
+@needs_machine_code
+@pytest.mark.parametrize("is_result", [True, False])
+@pytest.mark.parametrize("what", PASSED)
+def test_a_thread_donates_what_another_one_uses(what: str, is_result: bool) -> None:
+    """At whatever place of either, nothing is left of it: a handle of that memory would be another's."""
+    with Session("local-sync", tier="fast") as session:
+        double = session.load(OUTPUTS).double
+        direct(double, X)
+        keeper: Any = double(X)._keeper
+        for first in (False, True):
+            place, is_over = 1, False
+            while not is_over:
+                array: Any = double(X) if is_result else session.to_device(X)
+                actions = [partial(PASSED[what], array, keeper), array._give_up]
+                switch = Switch(place, actions[first])
+                switch.during(actions[not first])
+                place, is_over = place + 1, switch.left > 0
+                if is_over:
+                    array._give_up() if not array.is_donated else None
+                assert array.is_donated
+                assert array._passed_as is array._keeper is array._elements is None, f"place {place - 1}"

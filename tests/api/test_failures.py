@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import jitree
 from jitree import Session
+from jitree.api.calls import conversion
 from tests.api.programs import ARITHMETIC, PROGRAMS
 
 X: Final = np.arange(4, dtype=np.float32)
@@ -238,10 +241,19 @@ FAILURES: Final[dict[str, tuple[Callable[[Programs], Any], str]]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_failures_say_what_to_do(programs: Programs, name: str) -> None:
+def test_failures_say_what_to_do(programs: Programs, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "_ASTYPE_OF", {})  # another test may have loaded torch
     cause, golden = FAILURES[name]
     with pytest.raises((jitree.StatusError, IndexError)) as failure:
         cause(programs)
     lines = str(failure.value).split("\n")
     pointed = lines[1][lines[2].index("^") : len(lines[2])] if len(lines) == 3 else ""
     assert f"{lines[0].partition('; invoking function')[0]} | {pointed}".removesuffix(" | ") == golden
+
+
+def test_other_libraries_have_other_names(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    with pytest.raises(
+        jitree.StatusError, match=r'x\.astype\("float32"\) \(of torch x\.to\(torch\.float32\)\)'
+    ):
+        programs.module.add(X, X.astype(np.float64))

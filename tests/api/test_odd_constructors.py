@@ -64,6 +64,9 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "import_file": lambda odd: _session().device.import_file(0, 1, cast("Any", [odd])),
     "import_file, access": lambda odd: _session().device.import_file(0, odd, b""),
     "import_file, offset": lambda odd: _session().device.import_file(0, 1, b"", odd),
+    "create_semaphore": lambda odd: _session().device.create_semaphore(
+        cast("Any", str(odd) if type(odd) is int else odd)
+    ),
 }
 
 

@@ -231,6 +231,8 @@ def test_what_is_wrong_is_marked(session: jitree.Session) -> None:
     assert difference.first is not None and min(departing) == graph["first"]
     assert graph["nodes"][graph["first"]][2] == difference.first.ordinal
     assert f"{difference.rows[0].closeness.differing} of" in page.texts["td"]
+    titles = [getattr(piece, "title", getattr(piece, "kind", "")) for piece in report.pieces]
+    assert titles.index("graph") < titles.index("Differences")
 
     report = session.report("module.classify", HALF[:7])
     assert isinstance(report.error, InvalidArgumentError) and "expected 8 but have 7" in report.html

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 import jitree
 from jitree import Session
+from jitree.base.events import EventReader, listen
 from jitree.errors import InvalidArgumentError, UnavailableError
 from jitree.observe import telemetry
 from tests.api.programs import ARITHMETIC
@@ -68,6 +70,53 @@ def test_calls_and_dispatches_have_spans(session: Session, monkeypatch: pytest.M
     dispatch, call, failed = spans.ended
     assert dispatch[0].startswith("add_dispatch_0") and dispatch[1] == "arithmetic.add"
     assert call == ("arithmetic.add", "", False) and failed == ("arithmetic.add", "", True)
+    assert not spans.open
+
+
+class Told(EventReader):
+    """Notes awaited calls as they begin and end."""
+
+    needs_python = False
+    reads_awaited = True
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, bool]] = []
+
+    def begins(self, event: Any) -> None:
+        self.noted.append(("begins", event.failed))
+
+    def ends(self, event: Any) -> None:
+        self.noted.append(("ends", event.failed))
+
+
+async def awaited_calls(add: Any) -> tuple[Any, Any]:
+    with pytest.raises(InvalidArgumentError):
+        await add.async_(X)
+    return await asyncio.gather(add.async_(X, X), add.async_(X, X, timeout=60))
+
+
+def test_readers_of_awaited_calls_are_told(session: Session) -> None:
+    """So are profiles and metrics, in their ways."""
+    add, told = session["arithmetic.add"], Told()
+    listen(add, told)
+    with session.profile() as profile:
+        results = asyncio.run(awaited_calls(add))
+    assert [result.tolist() for result in results] == [[2.0] * 4] * 2
+    assert told.noted[:2] == [("begins", True), ("ends", True)]
+    assert sorted(told.noted[2:]) == [("begins", True)] * 2 + [("ends", False)] * 2
+    (row,) = profile.table("function")
+    assert row.calls >= 2  # parts, where it waits
+    metrics = session.metrics()
+    assert (metrics.calls, metrics.errors) == (2, 0)
+
+
+def test_awaited_calls_have_spans(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = Spans(monkeypatch)
+    with session.telemetry():
+        asyncio.run(awaited_calls(session["arithmetic.add"]))
+    assert [(name, failed) for name, _, failed in spans.ended] == [
+        ("arithmetic.add", True), ("arithmetic.add", False), ("arithmetic.add", False),
+    ]  # fmt: skip
     assert not spans.open
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from jitree import Function, Session
 from jitree.base.events import ALLOCATION, CALL, DISPATCH, EventReader, listen, stop_listening
-from jitree.errors import InternalError, UnavailableError
+from jitree.errors import CancelledError, InternalError, UnavailableError
 from jitree.hal.stepwise import Teller
 from tests.api.programs import PROGRAMS
 
@@ -89,3 +89,18 @@ def test_a_dispatch_of_no_executable_is_an_error() -> None:
     teller = Teller(lambda: None)  # type: ignore[arg-type]
     with pytest.raises(InternalError, match="no executable that is in use"):
         teller._kernel(1)
+
+
+def test_a_list_that_fails_is_forgotten(normalized: Function) -> None:
+    """It is cancelled between two of its dispatches."""
+
+    class Canceller(Reader):
+        def ends(self, event: Any) -> None:
+            if event.kind == DISPATCH:
+                normalized.session.cancel()
+
+    with pytest.raises(CancelledError):
+        read(normalized, Canceller())
+    told: Any = normalized.device
+    assert not told._told._function.__self__._running
+    read(normalized, Reader())

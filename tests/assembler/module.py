@@ -67,6 +67,10 @@ class Assembler:
             self.export(name, name)
         return self
 
+    def text(self, name: str) -> str:
+        """The text of a function."""
+        return next(function.text for function in self._functions if function.name == name)
+
     def export(self, name: str, function: str) -> Assembler:
         self._exports.append((name, function))
         return self

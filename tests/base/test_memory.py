@@ -12,6 +12,7 @@ from jitree.base import platform
 from jitree.base.memory import once
 from jitree.base.platform import EXECUTE, PAGE_SIZE, READ, WRITE, Mapping, map_code
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
+from jitree.regs.memory import MemoryBlock
 from tests.hal.helpers import TIMEOUT
 
 
@@ -68,8 +69,9 @@ def test_unmapped_with_the_object() -> None:
 
 
 def test_more_than_the_address_space() -> None:
-    with pytest.raises(ResourceExhaustedError, match="could not be reserved"):
-        Mapping(1 << 60)
+    for reserve in (Mapping, MemoryBlock):
+        with pytest.raises(ResourceExhaustedError, match="could not be reserved"):
+            reserve(1 << 60)
 
 
 def test_code_is_called() -> None:

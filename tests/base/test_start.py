@@ -38,11 +38,14 @@ print(*[name for name, loader in loaders.items() if type(loader).__name__ == "_L
 
 @pytest.fixture(scope="module")
 def imported_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package's Python files, in another place, with Python's own code of those of a first result: to
-    compile them takes longer than what most tests do."""
+    """The package's modules of a first result and of later calls, in another place, with Python's own code of
+    the former: to compile them takes longer than what most tests do, and so does a copy of all files."""
     folder = tmp_path_factory.mktemp("imported") / "jitree"
-    wanted = shutil.ignore_patterns("__pycache__", "*.image", "*.tsv", "*.ll", "*.ptx")
-    shutil.copytree(PACKAGE, folder, ignore=wanted)
+    names = (PACKAGE / "base" / "start.txt").read_text(encoding="ascii").split()
+    names += run(PACKAGE, "import sys, jitree; jitree.Session; print(*sys.modules)").split()
+    for file in ["base/start.txt", *{source(name) for name in names if name.split(".")[0] == "jitree"}]:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(PACKAGE / file, folder / file)
     run(folder, LOADERS)
     for name in ("start", "later"):
         file_of(folder, name).unlink()
@@ -54,6 +57,12 @@ def imported_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy(tmp_path: Path, imported_once: Path) -> Path:
     """The package in a place of its own, before any process has written what the next ones take."""
     return shutil.copytree(imported_once, tmp_path / "jitree")
+
+
+def source(name: str) -> str:
+    """The file of a module, in the package's folder."""
+    file = name.partition(".")[2].replace(".", "/")
+    return f"{file}.py" if (PACKAGE / f"{file}.py").is_file() else f"{file}/__init__.py".removeprefix("/")
 
 
 def run(copy: Path, code: str, **variables: str) -> str:
@@ -150,7 +159,7 @@ def test_a_file_for_later_that_is_cut_off_is_not_used(copy: Path, kept: float) -
     run(copy, LOADERS)
     later = file_of(copy, "later")
     os.truncate(later, int(later.stat().st_size * kept))
-    program = "import jitree; jitree.Session; from jitree.codegen.image import cache, contents; print(1)"
+    program = "import jitree; jitree.Session; from jitree.codegen.image import cache, keys; print(1)"
     assert run(copy, program, PYTHONDONTWRITEBYTECODE="1") == "1\n"
 
 

@@ -5,7 +5,10 @@ The fake driver runs them by their names; what compiles them is tested on a GPU,
 
 from __future__ import annotations
 
+import ctypes
 from array import array
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +18,15 @@ import pytest
 from jitree import Module, Session
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.executable import CudaExecutable, LoadedImage
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
-from jitree.kernels import Kernel, by_triton
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnimplementedError,
+)
+from jitree.kernels import Kernel, KernelCall, by_cublas, by_triton
 from jitree.kernels.cuda import CudaLaunches
+from jitree.kernels.cuda_calls import Mirror
 from jitree.kernels.cuda_code import KernelTarget, code_of
 from tests.cuda.fake import FakeDriver, FakeKernel
 from tests.cuda.programs import STATELESS
@@ -25,6 +34,7 @@ from tests.cuda.test_graphs import ADD, COUNT, GRID, Rig
 
 pytestmark = pytest.mark.usefixtures("machine_code")
 
+REPLACED = Path(__file__).parents[2] / "perf" / "programs" / "replaced_cuda.vmfb"
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.llvm-cpu.vmfb"
 Shape = tuple[int, int, int]
 FIRST = "scale_dispatch_0_elementwise_8_f32"
@@ -100,6 +110,21 @@ def test_a_kernel_runs_in_graphs_until_it_is_undone(scaling: Module) -> None:
     assert factor(scaling) == 2
 
 
+def test_a_grid_may_depend_on_what_the_dispatch_gives(scaling: Module) -> None:
+    grids = []
+
+    def grid(call: KernelCall) -> int:
+        grids.append(call.workgroups)
+        return 0 if len(grids) > 6 else 1 + call.workgroups[0]
+
+    with scaling.session.replace(FIRST, kernel("triple", grid=grid, block=4), atol=100):
+        assert [factor(scaling) for _ in range(4)] == [2, 3, 3, 3]
+        assert set(grids) == {(1, 1, 1)}
+        with pytest.raises(InvalidArgumentError, match="grid: expected one to three positive numbers"):
+            [factor(scaling) for _ in range(4)]
+    assert factor(scaling) == 2
+
+
 def test_the_first_dispatch_is_the_original_s_and_the_next_the_kernel_s(scaling: Module) -> None:
     with scaling.session.replace(FIRST, kernel("triple", grid=2, block=4), atol=100):
         assert [factor(scaling) for _ in range(4)] == [2, 3, 3, 3]
@@ -123,6 +148,7 @@ def test_a_wrong_kernel_is_told(scaling: Module, name: str, said: str) -> None:
     assert factor(scaling) == 2
 
 
+C_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32)(int)
 REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (text("triple", 3), {}, InvalidArgumentError, "takes 3 pointers and 0 words, but .* gives 2 pointers"),
     (text("triple", 2, 1), {}, InvalidArgumentError, "takes 2 pointers and 1 words"),
@@ -135,7 +161,9 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (text("triple", 2), {"block": 2048}, InvalidArgumentError, "2048 threads"),
     (text("triple", 2), {"grid": 0}, InvalidArgumentError, "grid: expected one to three positive"),
     (text("triple", 2), {"shared_memory": -1}, InvalidArgumentError, "shared_memory: expected bytes"),
-    (np.add, {}, UnimplementedError, "PTX, CUDA C"),
+    (C_FUNCTION, {}, UnimplementedError, "PTX, CUDA C"),
+    (lambda one: None, {}, InvalidArgumentError, r"<lambda>\(one\) is to take 2 arrays"),
+    (np.copyto, {"grid": 2}, InvalidArgumentError, "kernel copyto: a Python function is called once"),
 ]
 
 
@@ -153,6 +181,76 @@ def test_a_text_is_refused_on_local_devices() -> None:
         session.load(DIGITS)
         with pytest.raises(InvalidArgumentError, match="a text runs on a GPU"):
             session.replace("*softmax*", text("triple", 2))
+
+
+def threefold(x: Any, y: Any) -> None:
+    y[:] = x * 3
+
+
+def on_device(driver: FakeDriver) -> Any:
+    """Reads and writes what the array interface says, as CuPy would."""
+
+    def function(x: Any, y: Any, call: KernelCall) -> None:
+        interfaces = [each.__cuda_array_interface__ for each in (x, y)]
+        assert all(each["shape"] == (8,) and each["typestr"] == "<f4" for each in interfaces)
+        assert all(each["stream"] == call.stream != 0 for each in interfaces)
+        source, target = (driver.bytes_at(each["data"][0], 32).view("f4") for each in interfaces)
+        target[:] = source * 3
+
+    return function
+
+
+@pytest.mark.parametrize("memory", ["host", "device"])
+def test_the_host_calls_python_functions_at_their_place_in_the_stream(
+    fake: FakeDriver, scaling: Module, memory: Any
+) -> None:
+    session = scaling.session
+    assert [factor(scaling) for _ in range(3)] == [2] * 3
+    own = Kernel(threefold if memory == "host" else on_device(fake), TYPES, memory=memory)
+    with session.replace(FIRST, own):
+        assert [factor(scaling) for _ in range(4)] == [3] * 4
+        with session.tap(FIRST):
+            assert factor(scaling) == 3
+    with session.replace(FIRST, own, atol=100):
+        assert [factor(scaling) for _ in range(3)] == [2, 3, 3]
+    refused = pytest.raises(FailedPreconditionError, match="differ in binding 1")
+    with session.replace(FIRST, own, verify=True), refused:
+        scaling.scale(X, X)
+    assert factor(scaling) == 2
+
+
+def test_what_a_function_raises_is_the_error_of_the_call(scaling: Module) -> None:
+    def raising(x: Any, y: Any) -> None:
+        if x[1] == 1:
+            raise ValueError("eight numbers")
+
+    with scaling.session.replace(FIRST, Kernel(raising, TYPES)):
+        for _ in range(3):
+            with pytest.raises(ValueError, match="eight numbers") as caught:
+                factor(scaling)
+            assert f"in kernel raising, which replaces {FIRST}" in "".join(caught.value.__notes__)
+            assert any(entry.name == "raising" for entry in caught.traceback)
+    assert [factor(scaling) for _ in range(3)] == [2] * 3
+
+
+def test_ranges_that_touch_are_copied_apart() -> None:
+    mirror = Mirror([(64, 8), (72, 8), (76, 8), (64, 4), (64, 0)])
+    assert sorted((address, len(data)) for address, data in mirror.regions if len(data)) == [
+        (64, 8),
+        (72, 12),
+    ]
+    mirror.at(72, 8)[:] = 7
+    assert mirror.at(76, 8).tolist() == [7] * 4 + [0] * 4
+
+
+def test_cublas_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    by_cublas.library.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(UnavailableError, match="pip install nvidia-cublas"):
+        by_cublas.product(4, 5, 6)
 
 
 def test_a_run_is_one_launch_where_its_dispatches_follow_each_other(
@@ -176,6 +274,16 @@ def test_a_run_is_one_launch_where_its_dispatches_follow_each_other(
     rig.run(commands).wait()  # a list that has been planned before
     assert rig.read(target) == [1006, 1007, 1008, 1009] and rig.read(other) == [8, 9, 10, 11]
     launches.undo()
+
+    def both(source: Any, total: Any, counted: Any, call: KernelCall) -> None:
+        assert list(call.constants) == [5]
+        counted[:] = source + call.constants[0] + 2000
+
+    called = CudaLaunches(Kernel(both, ["4xi32"] * 3), functions, None, [device])
+    called.begin()
+    rig.run(commands).wait()
+    assert rig.read(target) == [2006, 2007, 2008, 2009] and rig.read(other) == [8, 9, 10, 11]
+    called.undo()
     rig.run(commands).wait()
     assert rig.read(target) == [7, 8, 9, 10]
 
@@ -254,3 +362,76 @@ def test_ready_kernels_of_triton(gpu: CudaDevice, name: str, shapes: list[list[i
         gpu.context.api.synchronize_stream(gpu.stream.handle)
     found = np.asarray(gpu.read_buffer(buffers[-1])).view(np.float32).reshape(expected.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def _multiply(weights: Any, scales: Any, _numbers: Any, x: Any, _same: Any, out: Any) -> None:
+    out[:] = x @ (weights * scales)
+
+
+def _own_pair() -> Kernel:
+    """A run by one kernel: rows in y, columns in x."""
+    source = """extern "C" __global__ void both(const signed char* weights, const float* scales,
+        float* numbers, const float* x, const float* same, float* out) {
+        int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y;
+        float sum = 0;
+        for (int k = 0; k < 1024; ++k) sum += x[row * 1024 + k] * weights[k * 1024 + column];
+        out[row * 1024 + column] = sum * scales[column];
+    }"""
+    return Kernel(source, ["?xi8", *["?xf32"] * 5], grid=(8, 64), block=128)
+
+
+SIZES = [
+    "1024x1024xi8", "1024xf32", "1024x1024xf32", "64x1024xf32", "1024x1024xf32", "64x1024xf32",
+]  # fmt: skip
+PAIR = ["*dequantised_dispatch_0*", "*dequantised_dispatch_1*"]
+ON_GPU: list[tuple[str, Any, Callable[[], Kernel]]] = [
+    ("dequantised", PAIR, _own_pair),
+    ("dequantised", PAIR, lambda: Kernel(_multiply, SIZES)),
+    ("product", "*product_dispatch_0*", lambda: by_cublas.product(1024, 1024, 1024)),
+    ("product", "*product_dispatch_0*", lambda: by_triton.product(1024, 1024, 1024)),
+    ("softmax", "*softmax_dispatch_0*", lambda: by_triton.softmax(16384, 1024)),
+]
+
+
+@pytest.mark.parametrize(("name", "names", "make"), ON_GPU)
+def test_a_gpu_checks_dispatches_and_runs(gpu: CudaDevice, name: str, names: Any, make: Any) -> None:
+    """Results of the first call, which is checked, are the original's, and the others' near them."""
+    shapes: dict[str, list[Any]] = {
+        "dequantised": [(64, 1024), (1024, 1024), (1024,)],
+        "product": [(1024, 1024)] * 2,
+    }
+    generator = np.random.default_rng(1)
+    inputs = [generator.standard_normal(s, np.float32) for s in shapes.get(name, [(16384, 1024)])]
+    if name == "dequantised":
+        inputs[1] = np.clip(inputs[1] * 40, -128, 127).astype(np.int8)
+    try:
+        kernel = make()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    with Session(device=gpu) as session:
+        function = session.load(REPLACED)[name]
+        expected = np.asarray(function(*inputs))
+        with session.replace(names, kernel, atol=0.3, rtol=1e-2):
+            assert np.array_equal(np.asarray(function(*inputs)), expected)
+            for _ in range(3):
+                assert np.allclose(np.asarray(function(*inputs)), expected, atol=0.3, rtol=1e-2)
+        with session.replace(names, kernel, ulp=0) as handle:
+            with suppress(FailedPreconditionError):  # unless all bits agree
+                function(*inputs)
+            assert handle.names
+        assert np.array_equal(np.asarray(function(*inputs)), expected)
+
+
+def test_a_gpu_lends_its_memory_to_functions(gpu: CudaDevice) -> None:
+    cupy = pytest.importorskip("cupy")
+
+    def threefold_there(x: Any, y: Any, call: KernelCall) -> None:
+        with cupy.cuda.Stream.from_external(call):
+            cupy.asarray(y)[:] = cupy.asarray(x) * 3
+
+    with Session(device=gpu) as session:
+        module = session.load(STATELESS)
+        for function, memory in ((threefold, "host"), (threefold_there, "device")):
+            with session.replace(FIRST, Kernel(function, TYPES, memory=memory)):
+                assert [factor(module) for _ in range(4)] == [3] * 4
+        assert factor(module) == 2

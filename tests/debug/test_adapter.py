@@ -105,7 +105,9 @@ def test_an_editor_debugs_by_lines(client: Client) -> None:
     assert changed["body"]["value"] == "4.0 : f32"
     assert client.ask("evaluate", expression="%i0 * 2", frameId=frame["id"])["body"]["result"] == "8.0"
     assert "NameError" in client.ask("evaluate", expression="nothing", frameId=frame["id"])["message"]
-    for command, arguments in (("nonsense", {}), ("scopes", {"frameId": 77}), ("scopes", {})):
+    for command, arguments in (
+        ("nonsense", {}), ("scopes", {"frameId": 77}), ("scopes", {"frameId": -1}), ("scopes", {}),
+    ):  # fmt: skip
         assert not client.ask(command, **arguments)["success"]
     client.ask("next", threadId=1)
     assert client.wait("stopped")["reason"] == "step"
@@ -140,6 +142,7 @@ def test_an_editor_debugs_listings(client: Client) -> None:
     assert client.ask("setFunctionBreakpoints", breakpoints=names[1:2])["success"]
     client.ask("continue")
     assert "dispatch" in client.wait("stopped")["text"]
+    assert client.ask("evaluate", expression="outputs[0].sum()")["body"]["result"] == "np.float32(20.0)"
     client.ask("continue")
     client.wait("terminated")
     printed = "".join(event["body"]["output"] for event in client.events if event["event"] == "output")
@@ -148,16 +151,21 @@ def test_an_editor_debugs_listings(client: Client) -> None:
     assert client.process.wait(20) == 0
 
 
-@pytest.mark.parametrize("data", [b"nonsense", b"[]"])
+@pytest.mark.parametrize("data", [b"nonsense", b"[]", b"[" * 100_000])
 def test_what_is_no_message_ends_it(client: Client, data: bytes) -> None:
     client.send(data)
     assert "the debugger ends" in client.wait("output")["output"]
     assert client.process.wait(20) == 0
 
 
-def test_an_editor_that_goes_ends_it(client: Client) -> None:
-    client.launch(module="nowhere.vmfb", function="f")
-    assert "NOT_FOUND" in client.wait("output")["output"]
+@pytest.mark.parametrize(
+    ("configuration", "says"),
+    [({"module": "nowhere.vmfb", "function": "f"}, "NOT_FOUND"), ({"input": 5}, "'input' of the launch")],
+)
+def test_an_editor_that_goes_ends_it(client: Client, configuration: Body, says: str) -> None:
+    client.launch(**configuration)
+    assert says in client.wait("output")["output"]
+    assert client.wait("exited") == {"exitCode": 1}
     assert client.process.stdin is not None
     client.process.stdin.close()
     assert client.process.wait(20) == 0

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.debug.debugger import Debugger, debug_call
+from jitree.debug.debugger import Debugger, Stopped, debug_call
 from jitree.debug.shell import Shell
+from jitree.debug.stepper import Way
 from jitree.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, StatusError
 from tests.assembler import Assembler
 from tests.dispatch.harness import HostFunctions
@@ -54,6 +55,7 @@ def script(module: Path, function: str, *commands: str, inputs: Sequence[str] = 
     return outcome.stdout
 
 
+LONG = "9" * 5000
 SCRIPTS = [
     (
         RELEASES / "scalars_math-20240129.785.vmfb", "unary", ["3"],
@@ -75,6 +77,13 @@ SCRIPTS = [
         ["%r0 = !hal.buffer_view 4xf32=1 2 3 4"],
     ),
     (
+        RELEASES / "simple_mul-3.13.0.vmfb", "simple_mul", ["4xf32=1 2 3 4", "4xf32=2"],
+        ["break simple_mul.mlir:3", "break dispatch if np.isnan(outputs[0]).any()", "break dispatch zzz",
+         "tap * if 1 / 0", "continue", "print outputs[0].sum()", "delete 3", "continue"],
+        ["no dispatch is named 'zzz'; names near it: simple_mul_dispatch", "breakpoint 2: dispatch * if np",
+         "stopped: breakpoint 1, simple_mul.mlir:3, breakpoint 3, whose condition failed", "20.0"],
+    ),
+    (
         VM, "count_calls", [],
         ["watch global[0]", "print global[0]", "continue", "print global[0]", "continue"],
         ["breakpoint 1: global[0]", "global[0] = 0", "stopped: watch 1, global[0]: 0 -> 1", "global[0] = 1",
@@ -90,11 +99,14 @@ SCRIPTS = [
         VM, "gcd", ["12", "18"],
         ["# a comment", "b gcd+0", "nonsense", "p %i99", "p %x", "p 1 +", "up", "down", "delete 7", "step x",
          "watch global", "set %r0 = 5", "set %i0", "b import zzz", "b nowhere.mlir:3", "help nothing",
-         "list nothing", "set %i0 = 'x'", "b gcd if (", "b gcd if foo > 1", "b +FFFF", "c"],
+         "list nothing", "set %i0 = 'x'", "set %i0:1 = 1 << 64", "p %i1:0", f"p %i{LONG}",
+         f"b x.mlir:{LONG}", f"delete {LONG}", "p 9 ** 5000", "p " + "-" * 100_000 + "1",
+         "b gcd if (", "b gcd if foo > 1", "b +FFFF", "c"],
         ["cannot: there is no command 'nonsense'", "has no register %i99", "%x", "outermost", "innermost",
          "there is no breakpoint 7", "'x' is no number", "names no global", "'5' names no register",
          "set what?", "no import that is called", "no instruction is from it", "no function",
-         "is no value of type", "is no expression", "i64=6"],
+         "is no value of type", "is no expression", "out of range", "two that follow", "cannot be shown",
+         "9…' is no", "i64=6"],
     ),
 ]  # fmt: skip
 
@@ -173,6 +185,58 @@ def test_ctrl_c_stops_machine_code(deep: jitree.Session) -> None:
     results, printed, _ = debugged(deep, call, "c", "print", "where", "c")
     assert "stopped: interrupted" in printed
     assert results == count
+
+
+class Interrupted(Seen):
+    """Ctrl-C comes while it finds out that it goes on by itself."""
+
+    def ask(self, stopped: Stopped) -> Way:
+        if self._repeat is not None and stopped.stop.reason != "interrupted":
+            interrupt()
+        return super().ask(stopped)
+
+
+def test_ctrl_c_between_steps_stops(deep: jitree.Session) -> None:
+    printed = io.StringIO()
+    shell = Interrupted(io.StringIO("step 1000\nprint\ncontinue"), printed)
+    assert debug_call(deep, partial(deep.call, "deep.outer", 50), shell) == 100
+    assert "stopped: interrupted" in printed.getvalue()
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_dispatches_stop_in_the_call_that_runs(device: str) -> None:
+    """Here one that a host function makes inside of another, and that may wait for a fence."""
+    with jitree.Session(device) as session:
+        inner: Any = session.load(PROGRAMS / "calls.vmfb")
+
+        def signal() -> None:
+            inner.both([1.0] * 4)
+
+        session.append_module(HostFunctions("host", [("signal", "0v_v", signal)]))
+        session.load(CALLS.build())
+        call = partial(session.call, "deep.signalled", 4)
+        results, printed, _ = debugged(session, call, "break dispatch", "c", "p len(%r6)", "c", "c")
+    assert results == 8, printed
+    assert printed.count("> calls.both+") == 1 and "\n16\n" in printed, printed
+
+
+def test_a_watch_is_of_the_module_where_it_was_set() -> None:
+    """Also when another module's function is in the frame."""
+    keeper, user = Assembler("keeper", globals_size=8), Assembler("user", globals_size=8)
+    keeper.function("put", "0i_v", "global.store.i32 4, %i0\nreturn")
+    user.import_function("keeper.put", "0i_v")
+    user.function("inner", "0i_v", "call @keeper.put [%i0]\nreturn", exported=False)
+    user.function("outer", "0ii_v", "call @keeper.put [%i0]\ncall @inner [%i1]\nreturn")
+    with jitree.Session("local-sync") as session:
+        session.load(keeper.build()), session.load(user.build())
+        call = partial(session.call, "user.outer", 1, 2)
+        results, printed, _ = debugged(
+            session, call, "break put", "list outer", "c", "watch global[4]", "delete 1", "c", "c", "c"
+        )
+    assert results is None, printed
+    assert "  B " not in printed, "the breakpoint is of another module"
+    assert "watch 2, global[4]: 0 -> 1" in printed
+    assert "watch 2, global[4]: 1 -> 2" in printed
 
 
 def test_what_fails_is_looked_at(deep: jitree.Session) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jitree.dispatch.context import Context
+from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
 from jitree.errors import (
@@ -420,3 +421,9 @@ def test_teardown_goes_on_whatever_modules_raise(vm: Vm, initialiser: str) -> No
         vm.context.close()
     assert freed == ["b", "a"]
     assert vm.context.modules == ()
+
+
+def test_no_property_of_a_function_loses_what_a_handler_raises() -> None:
+    """Python forgets an AttributeError of a property, of whatever origin, where a class finds attributes."""
+    names = [name for name in dir(BytecodeFunction) if isinstance(getattr(BytecodeFunction, name), property)]
+    assert "__getattr__" in vars(BytecodeFunction) and not names

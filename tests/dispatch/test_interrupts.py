@@ -129,3 +129,21 @@ def test_no_reference_is_lost_or_dropped_twice_by_an_interrupt(vm: Vm, no_collec
         assert table.live_count == kept, f"interrupted at place {interruption.place}"
         places += 1
     assert places > 50
+
+
+def test_what_earlier_frames_left_is_not_dropped_again(vm: Vm, no_collector: None) -> None:
+    """Registers of a call lie where frames of the last one were: a wider frame of the host is made there."""
+    module = Assembler("m", ref_global_count=1)
+    module.function("keep", "0r_v", "global.store.ref 0, !vm.buffer, %r0\nreturn []")
+    module.function("inner", "0r_r", "%r1 = assign.ref %r0\nreturn [%R1]")
+    module.function("f", "0r_v", "[%r1] = call @inner [%r0]\n[%r2] = call @inner [%R1]\nreturn []")
+    module.function("wide", "0rrrrr_v", "return []")
+    vm.add(module)
+    keep, narrow, wide = map(vm.function, ("keep", "f", "wide"))
+    kept = VmBuffer(1)
+    vm.context.invoke(keep, [kept])
+    table, call = vm.context.table, partial(vm.context.invoke, wide, [None] * 5)
+    for interruption in interruptions(0):
+        vm.context.invoke(narrow, [kept])
+        interruption.during(call)
+        assert table.count(table.address_of(kept)) == 1, f"interrupted at place {interruption.place}"

@@ -25,7 +25,7 @@ def test_a_row_and_a_function_are_enough(tmp_path: Path) -> None:
     shutil.copytree(_ROOT / "jitree", package, ignore=shutil.ignore_patterns("__pycache__", "*.image"))
     (tmp_path / "tests").symlink_to(_ROOT / "tests")
     text = (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    section = text.partition("**An instruction.**")[2].partition("**A release")[0]
+    section = text.partition("### Add an instruction")[2].partition("### Add a release")[0]
     row, function = re.findall(r"^```\w+\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[:2]
     add_to(package, row.strip(), "integer", function)
     for addition in ADDITIONS:

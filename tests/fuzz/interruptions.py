@@ -1,10 +1,8 @@
 """Calls that end early, at random: by their tasks, deadlines, ``cancel`` and handlers of signals that raise.
 
-    python -m tests.fuzz.interruptions --cases 200 --inputs 100
-
 Whenever that comes, a call ends with its result, or with why it was to end. Afterwards the session computes
 as before, and nothing is left: no thread, no descriptor, no handle. A
-case is a session, an input to it a round of calls. A handler raises only where the package runs: in its own
+case is a session, with some rounds of calls. A handler raises only where the package runs: in its own
 midst asyncio does not survive that.
 """
 
@@ -16,7 +14,6 @@ import os
 import random
 import re
 import signal
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -33,7 +30,7 @@ import jitree
 from jitree import Session
 from jitree.errors import CancelledError, DeadlineExceededError
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
-from tests.fuzz.numbered import Result, main
+from tests.fuzz.campaign import CASES, Campaign, Result
 
 PACKAGE: Final = os.path.dirname(jitree.__file__) + os.sep
 X: Final = np.arange(4, dtype=np.float32)
@@ -43,6 +40,8 @@ LONGEST: Final = 0.004
 AGAIN: Final = 5e-5
 """Seconds until the next one where a handler must not raise."""
 MOST_CALLS: Final = 8
+ROUNDS: Final = 34
+"""Of a session."""
 
 
 class Alarm(Exception):
@@ -183,6 +182,12 @@ def right(session: Session) -> bool:
     )
 
 
+def is_asyncio(outcome: object) -> bool:
+    """Tells what ``asyncio.run`` raises where its task ends in the turn of the loop that is interrupted: the
+    loop, which is to stop, does so when the other tasks are cancelled."""
+    return isinstance(outcome, RuntimeError) and str(outcome).startswith("Event loop stopped before")
+
+
 def _run(calls: Round) -> None:
     asyncio.run(calls.awaited())
 
@@ -207,7 +212,7 @@ def check(number: int, rounds: int) -> Result:
     """What is wrong with a session, after so many rounds of calls."""
     chance, alarms = random.Random(number), Alarms()
     device = ("local-sync", "local-task://?threads=2")[number % 2]
-    found, counts = list[str](), Counter({"cases": 1})
+    found, counts = list[str](), Counter({CASES: 1})
     with Session(device) as session:  # what a process makes once
         session.load(ARITHMETIC)
     before = resources()
@@ -222,7 +227,9 @@ def check(number: int, rounds: int) -> Result:
             if chance.random() < 0.1:
                 other.submit(session.cancel)
             outcome = alarms.during(action, chance.uniform(1e-6, LONGEST), chance.choice(RAISED))
-            if isinstance(outcome, BaseException) and not isinstance(outcome, ENDS):
+            if is_asyncio(outcome):
+                calls.ends["asyncio stops"] += 1
+            elif isinstance(outcome, BaseException) and not isinstance(outcome, ENDS):
                 calls.wrong.append(repr(outcome))
             del outcome  # with all that the call had
             other.submit(bool).result()  # no cancel comes later
@@ -243,5 +250,6 @@ def check(number: int, rounds: int) -> Result:
     return found, counts
 
 
-if __name__ == "__main__":
-    sys.exit(main(__doc__ or "", check))
+CAMPAIGN: Final = Campaign(
+    "sessions, interrupted", int, lambda number: check(number, ROUNDS), prepare=lambda: None
+)

@@ -1,16 +1,14 @@
 """Random VMVX kernels whose constants, workgroups and bindings are extreme: every way to run a kernel leaves
 the same memory and ends the same way.
 
-``python -m tests.fuzz.kernels --cases 10000 --inputs 20 --processes 16`` runs a long campaign. Where
-``nests.py`` picks loops by their shape, a kernel here is instructions on whatever values there are, of 32 and
-of 64 bits, in one to three nests one after the other, which meet in scratch memory or in bindings that
+Where ``nests.py`` picks loops by their shape, a kernel here is instructions on whatever values there are, of
+32 and of 64 bits, in one to three nests one after the other, which meet in scratch memory or in bindings that
 overlap.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -25,14 +23,18 @@ from jitree.hal.local import executor
 from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.regs.memory import address_of
 from jitree.vmfb.decode import BytecodeModule
+from tests.assembler import AssemblyError
 from tests.dispatch.native.nests.programs import LoopText
+from tests.fuzz import nests as nest_cases
+from tests.fuzz.campaign import CASES, Campaign, Result
 from tests.fuzz.nests import KINDS, LENGTH, Outcome, disagreements, extreme, memory_of
-from tests.fuzz.numbered import Result, main
 from tests.hal.native_kernels import ALL
 from tests.loaders.vmvx.cut_programs import FIRST_BINDING, KernelText, compiled, most_parts, run_parts
 from tests.loaders.vmvx.programs import load
 
 BINDINGS: Final = 3
+INPUTS: Final = 8
+"""Dispatches of each kernel."""
 APART: Final = (LENGTH, 3 * LENGTH, 5 * LENGTH)
 SIZES, BOUNDS, DATA = range(0, 3), range(3, 5), range(5, 9)
 """Constants of a dispatch: usual numbers of iterations, any numbers of iterations, and words of numbers of 64
@@ -346,20 +348,42 @@ def dispatched(executable: VmvxExecutable, given: Inputs, parts: int = 0) -> Out
     return Outcome(end, memory.tobytes())
 
 
-def differences(number: int, count: int) -> Result:
+class Case(NamedTuple):
+    """The instructions of a kernel, and its dispatches."""
+
+    lines: tuple[str, ...]
+    inputs: tuple[Inputs, ...]
+
+
+def generate(number: int) -> Case:
+    return Case(tuple(kernel(number).lines), tuple(inputs(number, INPUTS)))
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    if len(case.inputs) > 1:
+        yield from (case._replace(inputs=(given,)) for given in case.inputs)
+    yield from (case._replace(lines=lines) for lines in nest_cases.fewer_lines(case.lines))
+
+
+def run(case: Case) -> Result:
     """What ways to run a kernel disagree on, and what was run."""
-    text = kernel(number)
-    built = text.module().build()
+    text = KernelText(BINDINGS)
+    text.lines = list(case.lines)
+    try:
+        built = text.module().build()
+        BytecodeModule.load(built)
+    except (AssemblyError, StatusError):  # too small
+        return [], Counter()
     ways = {tier: load(built, tier) for tier in ("plain", "fast")}
     native = compiled(text)
     # Parts are called by this thread, which does not take denormal numbers for zeros.
     is_exact = not any(f"{name}.f" in line for line in text.lines for name in _FLOATS)
     most = most_parts(native) if is_exact else 0
     loops = nests.find(build(from_program(BytecodeModule.load(built).program), 0))
-    counts: Counter[str] = Counter({"cases": 1, "kernels that can be cut": most > 1})
+    counts: Counter[str] = Counter({CASES: 1, "kernels that can be cut": most > 1})
     counts["nests"] = sum(isinstance(loop, nests.Nest) for loop in loops)
     found: list[str] = []
-    for given in inputs(number, count):
+    for given in case.inputs:
         ends = {tier: dispatched(executable, given) for tier, executable in ways.items()}
         ends["native"] = dispatched(native, given)
         if most > 1 and given.workgroups == (1, 1, 1) and ends["plain"].end == "done":
@@ -367,9 +391,8 @@ def differences(number: int, count: int) -> Result:
             counts["calls in parts"] += 1
         counts["calls"] += len(ends)
         counts["calls that end with a status"] += ends["plain"].end != "done"
-        found += disagreements(f"kernel {number} of {given}", ends)
+        found += disagreements(f"a dispatch of {given}", ends)
     return found, counts
 
 
-if __name__ == "__main__":
-    sys.exit(main(__doc__, differences))
+CAMPAIGN: Final = Campaign("random VMVX kernels", generate, run, smaller, nest_cases.written, batch=2)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
-from jitree.vmfb.archive import Archive
 from jitree.vmfb.instructions import INSTRUCTIONS
-from jitree.vmfb.module import read_module
-from jitree.vmfb.schema import ModuleTables
+from tests.fuzz.fields import DESCRIPTOR_FIELDS, Layout
 
-Mutation = Callable[[bytearray, "Layout", random.Random], None]
+Mutation = Callable[[bytearray, Layout, random.Random], None]
 
 INTERESTING = {
     1: (0, 1, 0x7F, 0x80, 0xFF),
@@ -21,36 +18,6 @@ INTERESTING = {
 }
 """Values at the edges of their fields, by width in bytes."""
 
-_DESCRIPTOR_FIELDS = ((0, 4), (4, 4), (8, 4), (14, 2), (16, 2), (18, 2))
-"""(offset, width) of what counts in a 20-byte function descriptor."""
-
-
-class Layout:
-    """Where things lie in an undamaged file. Executables are left alone: they hold machine code."""
-
-    def __init__(self, data: bytes) -> None:
-        module = read_module(Archive.open(data))
-        archive = module.archive
-        self.size = len(data)
-        self.flatbuffer = range(
-            archive.flatbuffer_offset, archive.flatbuffer_offset + len(archive.flatbuffer)
-        )
-        self.bodies = self._bodies(data, module)
-        self.descriptors = self._descriptors(data, module)
-
-    def _bodies(self, data: bytes, module: ModuleTables) -> list[range]:
-        base = data.index(bytes(module.bytecode), self.flatbuffer.start)
-        return [
-            range(base + function.offset, base + function.offset + function.length)
-            for function in module.functions
-        ]
-
-    def _descriptors(self, data: bytes, module: ModuleTables) -> list[int]:
-        first = module.functions[0]
-        row = struct.pack("<iiI", first.offset, first.length, first.requirements)
-        start = data.index(row, self.flatbuffer.start)
-        return [start + 20 * function.ordinal for function in module.functions]
-
 
 def mutate(data: bytes, layout: Layout, rng: random.Random) -> bytes:
     """One to four damages of a kind each."""
@@ -58,6 +25,29 @@ def mutate(data: bytes, layout: Layout, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         rng.choice(MUTATIONS)(damaged, layout, rng)
     return bytes(damaged)
+
+
+def edges(data: bytearray, places: Sequence[int], rng: random.Random) -> None:
+    """One to four words at some of the places."""
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        position, width = rng.choice(places), rng.choice((1, 2, 4, 8))
+        _write(data, position, width, _value(data, position, width, rng))
+
+
+def fewer_changes(whole: bytes, damaged: bytes) -> Iterator[bytes]:
+    """Files with a part of the damage only: with half of it, a quarter, down to all but one byte."""
+    if len(whole) != len(damaged):
+        yield from (damaged + whole[len(damaged) :],) if len(damaged) < len(whole) else ()
+        return
+    changed = [at for at in range(len(whole)) if whole[at] != damaged[at]]
+    size = len(changed) // 2
+    while size:
+        for start in range(0, len(changed), size):
+            mended = bytearray(damaged)
+            for at in changed[start : start + size]:
+                mended[at] = whole[at]
+            yield bytes(mended)
+        size //= 2
 
 
 def _write(data: bytearray, position: int, width: int, value: int) -> None:
@@ -102,7 +92,7 @@ def edit_container(data: bytearray, layout: Layout, rng: random.Random) -> None:
 
 
 def edit_descriptor(data: bytearray, layout: Layout, rng: random.Random) -> None:
-    offset, width = rng.choice(_DESCRIPTOR_FIELDS)
+    offset, width = rng.choice(DESCRIPTOR_FIELDS)
     position = rng.choice(layout.descriptors) + offset
     _write(data, position, width, _value(data, position, width, rng))
 
@@ -127,14 +117,21 @@ def splice(data: bytearray, layout: Layout, rng: random.Random) -> None:
         data[target : target + length] = data[source : source + length]
 
 
+def edit_field(data: bytearray, layout: Layout, rng: random.Random) -> None:
+    """A register, a branch, a type, a size or a word of a table."""
+    place = rng.choice(layout.fields[rng.choice(layout.kinds)])
+    _write(data, place.position, place.width, _value(data, place.position, place.width, rng))
+
+
 def edit_text(data: bytearray, layout: Layout, rng: random.Random) -> None:
     """A character of a name, calling convention or attribute."""
-    letters = [at for at in layout.flatbuffer if at < len(data) and 0x20 < data[at] < 0x7F]
-    if letters:
-        data[rng.choice(letters)] = rng.choice(b"0irIfFCDv_.!<>\0\xff")
+    position = rng.choice(layout.letters)
+    if position < len(data):
+        data[position] = rng.choice(b"0irIfFCDv_.!<>\0\xff")
 
 
 MUTATIONS: tuple[Mutation, ...] = (
     truncate, flip_bits, edit_table_word, edit_container, edit_descriptor,
-    edit_opcode, edit_opcode, edit_operand, edit_operand, edit_operand, splice, edit_text,
+    edit_opcode, edit_opcode, edit_operand, edit_operand, edit_field, edit_field, edit_field,
+    splice, edit_text,
 )  # fmt: skip

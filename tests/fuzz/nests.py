@@ -1,13 +1,12 @@
 """Random loop nests with constants that wrap: all tiers leave the same memory and end the same way.
 
-``python -m tests.fuzz.nests --cases 10000 --inputs 34 --processes 16`` runs a long campaign. A nest is given
-by its number, and so is what it is called with.
+A nest is given by its number, and so is what it is called with.
 """
 
 from __future__ import annotations
 
 import random
-import sys
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,10 +22,10 @@ from jitree.regs import machine
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.decode import BytecodeModule
-from tests.assembler import Assembler
+from tests.assembler import Assembler, AssemblyError
 from tests.dispatch.harness import compile_here
-from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Sum, Text, argument, module
-from tests.fuzz.numbered import Result, main
+from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Sum, Text, argument, as_module, module
+from tests.fuzz.campaign import CASES, Campaign, Result
 from tests.hal.native_kernels import aligned
 
 if TYPE_CHECKING:
@@ -35,11 +34,14 @@ if TYPE_CHECKING:
 TIERS: Final = ("plain", "fast", "native")
 AUTO: Final = "auto"
 KINDS: Final = ("i8", "i16", "i32", "i64", "f32", "f64")
+INPUTS: Final = 10
+"""Calls of each nest."""
 LENGTH: Final = 512
 """Bytes of each buffer, which lie in one block with as many before, between and after them."""
 APART: Final = tuple(LENGTH * (2 * ref + 1) for ref in range(REFS))
 """Where in the block."""
 
+_ENDS: Final = ("br ", "cond_br", "return")
 _NEAR: Final = (1, 2, 3, 7, 8, 63, 64, 2**31, 2**32, 2**61, 2**62, 2**63)
 _COMPARES: Final = ("cmp.lt.i64.s", "cmp.lt.i64.u", "cmp.lt.i64.s", "cmp.eq.i64", "cmp.ne.i64")
 _DIVISIONS: Final = ("div.i64.s", "div.i64.u", "rem.i64.s", "rem.i64.u")
@@ -199,11 +201,15 @@ def memory_of(blocks: int) -> npt.NDArray[np.uint8]:
 
 
 def called(
-    loaded: BytecodeModule, tier: str, numbers: Sequence[int], places: Sequence[int] = APART
+    loaded: BytecodeModule,
+    tier: str,
+    numbers: Sequence[int],
+    places: Sequence[int] = APART,
+    length: int = LENGTH,
 ) -> Outcome:
     """A call of ``f`` on a tier. On ``auto``, what runs in a loop is taken for what runs for long."""
     block = memory_of(REFS)
-    buffers: list[Any] = [VmBuffer.alias(block[place : place + LENGTH]) for place in places]
+    buffers: list[Any] = [VmBuffer.alias(block[place : place + length]) for place in places]
     end: object = "done"
     with ExitStack() as stack:
         for name, value in (("FUEL", 3), ("TIME", 0)) if tier == AUTO else ():
@@ -226,18 +232,73 @@ def outcome(
     return called(loaded, tier, numbers, places)[:2]
 
 
-def differences(number: int, count: int) -> Result:
+class Case(NamedTuple):
+    """The instructions of a nest, and what it is called with."""
+
+    lines: tuple[str, ...]
+    inputs: tuple[tuple[int, ...], ...]
+
+
+def generate(number: int) -> Case:
+    lines = nest(number).text("f").splitlines()
+    return Case(tuple(lines), tuple(inputs(number, INPUTS)))
+
+
+def fewer_lines(lines: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Texts without some lines, from half of them to one; blocks and what ends them stay."""
+    size = len(lines) // 2
+    while size:
+        for start in range(0, len(lines), size):
+            part = lines[start : start + size]
+            kept = tuple(line for line in part if line.endswith(":") or line.startswith(_ENDS))
+            if len(kept) < len(part):
+                yield lines[:start] + kept + lines[start + size :]
+        size //= 2
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    if len(case.inputs) > 1:
+        yield from (case._replace(inputs=(numbers,)) for numbers in case.inputs)
+    yield from (case._replace(lines=lines) for lines in fewer_lines(case.lines))
+
+
+def written(case: Case) -> bytes:
+    """The text of a test."""
+    return "\n".join([*(f"// {numbers}" for numbers in case.inputs), *case.lines, ""]).encode()
+
+
+def edged(loaded: BytecodeModule, inputs: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """The inputs, with whole buffers, and one that ends well also with buffers that just suffice for it, and
+    with a byte less."""
+    yield from ((numbers, LENGTH) for numbers in inputs)
+    for numbers in inputs:
+        if called(loaded, TIERS[0], numbers).end == "done":
+            lengths = range(LENGTH + 1)
+            least = bisect_left(
+                lengths,
+                True,
+                key=lambda length: called(loaded, TIERS[0], numbers, length=length).end == "done",
+            )
+            yield from ((numbers, length) for length in (least, least - 1) if length >= 0)
+            return
+
+
+def run(case: Case) -> Result:
     """What tiers disagree on, and what was called. Natively, a nest that is refused is scalar code."""
-    loaded = BytecodeModule.load(nest(number).build())
+    text = Text(list(case.lines))
+    try:
+        loaded = BytecodeModule.load(as_module(text).build())
+    except (AssemblyError, StatusError):  # too small
+        return [], Counter()
     native = compile_here(loaded)
-    counts: Counter[str] = Counter({"cases": 1, "functions that are not compiled": len(native.refusals)})
+    counts: Counter[str] = Counter({CASES: 1, "functions that are not compiled": len(native.refusals)})
     found: list[str] = []
-    for numbers in inputs(number, count):
-        ends = {tier: called(loaded, tier, numbers) for tier in (*TIERS, AUTO)}
+    for numbers, length in edged(loaded, case.inputs):
+        ends = {tier: called(loaded, tier, numbers, length=length) for tier in (*TIERS, AUTO)}
         counts["calls"] += len(ends)
         counts["calls on auto that go over to machine code"] += ends[AUTO].is_native
         counts["calls that end with a status"] += ends["plain"].end != "done"
-        found += disagreements(f"nest {number} of {numbers}", ends)
+        found += disagreements(f"a call with {numbers} and {length} bytes", ends)
     return found, counts
 
 
@@ -252,5 +313,4 @@ def disagreements(what: str, ends: Mapping[str, Outcome]) -> Iterator[str]:
             yield f"{what}: {expected.end} on {first}, {end} on {way}{other}"
 
 
-if __name__ == "__main__":
-    sys.exit(main(__doc__, differences))
+CAMPAIGN: Final = Campaign("random nests", generate, run, smaller, written, batch=4)

@@ -2,135 +2,220 @@
 
 from __future__ import annotations
 
-import argparse
+import faulthandler
+import gc
 import multiprocessing
+import os
+import signal
 import sys
+import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
-from typing import Final
+from typing import IO, Any, Final, NamedTuple
 
-Result = tuple[list[str], Counter[str]]
-"""What was found, a line each, and numbers of what was done."""
+from tests.fuzz.campaign import CASES, SECONDS, Campaign, Result
+
 Check = Callable[[int], Result]
 
-CASES: Final = 100
-"""That a process runs before another takes its place: it keeps the code that it has compiled."""
-SECONDS: Final = 60.0
-"""That a case may take. Those of this folder take one."""
+
+class Finding(NamedTuple):
+    """What is wrong with the case of a number."""
+
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"case {self.number}: {self.text}"
+
+
+Found = tuple[list[Finding], Counter[str]]
+
+LIFE: Final = 30.0
+"""Seconds after which another process takes the place of one: it keeps the code that it has compiled."""
 REPORT_SECONDS: Final = 30.0
+_TELL: Final = signal.SIGUSR2
+"""On which a process says where its threads are."""
+_TELL_SECONDS: Final = 0.5
+_CONTEXT: Final = multiprocessing.get_context("fork")
 
 
 class Worker:
-    """A child process, which runs one case at a time."""
+    """A child process, which runs some numbers one after the other."""
 
-    def __init__(self, check: Check) -> None:
-        context = multiprocessing.get_context("fork")
-        self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(check, theirs), daemon=True)
+    def __init__(self, check: Check, prepare: Callable[[], None] = lambda: None) -> None:
+        self.connection, theirs = _CONTEXT.Pipe()
+        self._at: Any = _CONTEXT.RawValue("q", 0)
+        self._stacks = tempfile.TemporaryFile()
+        arguments = (check, prepare, theirs, self._at, self._stacks)
+        self._process = _CONTEXT.Process(target=_work, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
-        self.number = 0
+        self._began = time.monotonic()
+        self._seen = 0
+        self.numbers = range(0)
         self.ends_at = 0.0
-        self.cases = 0
+        self.is_old = False
 
-    def start(self, number: int, seconds: float) -> None:
-        self.number, self.ends_at = number, time.monotonic() + seconds
-        self.cases += 1
-        self.connection.send(number)
+    def start(self, numbers: range, seconds: float) -> None:
+        self.numbers, self._seen = numbers, numbers.start
+        self._at.value = numbers.start
+        self.ends_at = time.monotonic() + seconds
+        self.connection.send(numbers)
 
-    def result(self) -> Result:
-        """Of a case that has ended, or has taken too long."""
-        if not self.connection.poll():
-            return self._failure("does not end")
+    def has_moved(self, seconds: float) -> bool:
+        """Whether the process has come to another number, which may take as long again."""
+        if self._seen == self._at.value:
+            return False
+        self._seen, self.ends_at = self._at.value, time.monotonic() + seconds
+        return True
+
+    def result(self) -> tuple[Found, range]:
+        """Of numbers that have ended, or of one that has taken too long; and what numbers are left."""
+        self.is_old = time.monotonic() - self._began > LIFE
         try:
-            result: Result = self.connection.recv()
+            if not self.connection.poll():
+                return self._failure(self._stuck())
+            found, counts, reached = self.connection.recv()
         except (EOFError, ConnectionResetError):
-            return self._failure("ends the process")
-        return result
+            return self._failure(self._end())
+        return (found, counts), range(reached, self.numbers.stop)
 
-    def _failure(self, what: str) -> Result:
-        self.cases = CASES
-        return [f"case {self.number} {what}"], Counter(cases=1)
+    def _end(self) -> str:
+        self._process.join()
+        code = self._process.exitcode or 0
+        how = signal.Signals(-code).name if code < 0 else f"status {code}"
+        return f"{self._stack()}ends the process ({how})"
+
+    def _stuck(self) -> str:
+        os.kill(self._process.pid or 0, _TELL)
+        time.sleep(_TELL_SECONDS)
+        return f"{self._stack()}does not end"
+
+    def _stack(self) -> str:
+        """Where the threads of the process are, or were when it ended."""
+        self._stacks.seek(0)
+        return self._stacks.read().decode(errors="replace")
+
+    def _failure(self, what: str) -> tuple[Found, range]:
+        self.is_old = True
+        number = self._at.value
+        done = Counter({CASES: number - self.numbers.start + 1})
+        return ([Finding(number, what)], done), range(number + 1, self.numbers.stop)
 
     def close(self) -> None:
         self._process.kill()
         self._process.join()
         self.connection.close()
+        self._stacks.close()
 
 
-def _work(check: Check, connection: Connection) -> None:
+def _work(
+    check: Check, prepare: Callable[[], None], connection: Connection, at: Any, stacks: IO[bytes]
+) -> None:
+    faulthandler.enable(stacks)
+    faulthandler.register(_TELL, stacks)
+    null = os.open(os.devnull, os.O_WRONLY)  # programs may print, as may the system about those that crash
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    prepare()
     while True:
-        connection.send(check(connection.recv()))
+        counts: Counter[str] = Counter()
+        for number in connection.recv():
+            at.value = number
+            try:
+                found, counted = check(number)
+            except Exception:
+                found, counted = [traceback.format_exc(limit=-8)], Counter({CASES: 1})
+            counts.update(counted)
+            if found:  # the next case may end the process
+                break
+        connection.send(([Finding(number, text) for text in found], counts, number + 1))
+        gc.collect()
 
 
-def campaign(
+def run_numbers(
     check: Check,
-    numbers: Iterator[int],
+    batches: Iterator[range],
     processes: int,
     seconds: float = SECONDS,
     until: float = float("inf"),
-) -> Result:
-    """Runs all cases, or those that begin before ``until`` (``time.monotonic()``)."""
-    found: list[str] = []
+    prepare: Callable[[], None] = lambda: None,
+) -> Found:
+    """Runs all batches, or those that begin before ``until`` (``time.monotonic()``) and the first of each
+    process."""
+    found: list[Finding] = []
     counts: Counter[str] = Counter()
     workers: list[Worker] = []
     reported = time.monotonic()
     try:
         for _ in range(processes):
-            _start_next(Worker(check), workers, numbers, seconds)
+            _start_next(Worker(check, prepare), workers, next(batches, range(0)), seconds)
         while workers:
-            for worker in _finished(workers):
-                more, counted = worker.result()
+            for worker in _finished(workers, seconds):
+                (more, counted), rest = worker.result()
                 found += more
-                counts += counted
+                counts.update(counted)
                 workers.remove(worker)
-                if worker.cases == CASES:
+                if worker.is_old:
                     worker.close()
-                    worker = Worker(check)
-                _start_next(worker, workers, numbers if time.monotonic() < until else iter(()), seconds)
+                    worker = Worker(check, prepare)
+                if not rest and time.monotonic() < until:
+                    rest = next(batches, rest)
+                _start_next(worker, workers, rest, seconds)
             if time.monotonic() - reported > REPORT_SECONDS:
                 reported = time.monotonic()
-                print(dict(counts), *found, sep="\n", file=sys.stderr, flush=True)
+                print(dict(counts), *found[-5:], sep="\n", file=sys.stderr, flush=True)
     finally:
         for worker in workers:
             worker.close()
     return found, counts
 
 
-def _start_next(worker: Worker, workers: list[Worker], numbers: Iterator[int], seconds: float) -> None:
-    number = next(numbers, None)
-    if number is None:
-        worker.close()
-    else:
-        worker.start(number, seconds)
+def _start_next(worker: Worker, workers: list[Worker], numbers: range, seconds: float) -> None:
+    if numbers:
+        worker.start(numbers, seconds)
         workers.append(worker)
+    else:
+        worker.close()
 
 
-def _finished(workers: list[Worker]) -> list[Worker]:
-    """Those whose cases have ended or have taken too long; waits for the first."""
+def _finished(workers: list[Worker], seconds: float) -> list[Worker]:
+    """Those whose numbers have ended, or one of which has taken too long; waits for the first."""
     first = min(worker.ends_at for worker in workers)
     ready = set(wait([worker.connection for worker in workers], max(0.0, first - time.monotonic())))
     now = time.monotonic()
-    return [worker for worker in workers if worker.connection in ready or worker.ends_at <= now]
+    return [
+        worker
+        for worker in workers
+        if worker.connection in ready or (worker.ends_at <= now and not worker.has_moved(seconds))
+    ]
 
 
-def main(what: str, check: Callable[[int, int], Result]) -> int:
-    """The command line of a campaign: ``check`` takes the number of a case and of inputs to it."""
-    parser = argparse.ArgumentParser(description=what)
-    parser.add_argument("--cases", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--inputs", type=int, default=34)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no case begins")
-    arguments = parser.parse_args()
-    numbers = iter(range(arguments.first, arguments.first + arguments.cases))
-    until = time.monotonic() + 60 * arguments.minutes
-    found, counts = campaign(
-        lambda number: check(number, arguments.inputs), numbers, arguments.processes, until=until
-    )
-    for name, number in counts.items():
-        print(f"{number:9}  {name}")
-    print(*found[:50], f"{len(found)} differences", sep="\n")
-    return 1 if found else 0
+def numbers_from(first: int, batch: int) -> Iterator[range]:
+    """Ever further batches of numbers."""
+    while True:
+        yield range(first, first + batch)
+        first += batch
+
+
+def findings(of: Campaign, case: Any) -> list[str]:
+    """What is wrong with a case that runs in a process of its own."""
+    found, _ = run_numbers(lambda number: of.run(case), iter([range(1)]), 1, of.seconds, prepare=of.prepare)
+    return [finding.text for finding in found]
+
+
+def minimised(of: Campaign, case: Any, until: float) -> Any:
+    """The least case found before ``until`` that still has findings; the case itself if it has none alone."""
+    went_on = True
+    while went_on:
+        went_on = False
+        for smaller in of.smaller(case):
+            if time.monotonic() > until:
+                return case
+            if findings(of, smaller):
+                case, went_on = smaller, True
+                break
+    return case

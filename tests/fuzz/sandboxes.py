@@ -1,13 +1,11 @@
 """The random nests and kernels of this folder in sandboxes: they end as they do on the plain tier outside of
 one, and leave the same memory.
 
-``python -m tests.fuzz.sandboxes --cases 1000 --inputs 20 --processes 16`` runs a long campaign. Nests have
-even numbers, kernels odd ones; each twentieth of both also runs in a process of its own.
+Nests have even numbers, kernels odd ones; each twentieth of both also runs in a process of its own.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -22,10 +20,12 @@ from tests.assembler import Assembler
 from tests.dispatch.harness import start_here
 from tests.dispatch.native.nests.programs import REFS, SIZES
 from tests.fuzz import kernels, nests
+from tests.fuzz.campaign import CASES, Campaign, Result
 from tests.fuzz.nests import APART, LENGTH, Outcome, disagreements, memory_of
-from tests.fuzz.numbered import Result, main
 
 LIMITS: Final = jitree.Limits(memory=1 << 26)
+INPUTS: Final = 8
+"""Calls of each."""
 CONFINED: Final = 20
 """Of so many cases one runs in a process of its own, which takes a second to begin."""
 _STORAGE: Final = ("hal_inline.buffer.storage", "0r_r")
@@ -115,15 +115,15 @@ def _called(function: Any, blocks: int, numbers: Sequence[int]) -> Outcome:
     return Outcome("done", np.asarray(result).tobytes())
 
 
-def differences(number: int, count: int) -> Result:
+def run(number: int) -> Result:
     """What sandboxes make of a program that is another one without."""
     number, is_kernel = divmod(number, 2)
     if is_kernel:
         built, blocks = kernel(number), kernels.BINDINGS
-        given = [(*one.places, *one.workgroups, *one.constants) for one in kernels.inputs(number, count)]
+        given = [(*one.places, *one.workgroups, *one.constants) for one in kernels.inputs(number, INPUTS)]
     else:
         built, blocks = nest(number), REFS
-        given = [(*APART, *numbers) for numbers in nests.inputs(number, count)]
+        given = [(*APART, *numbers) for numbers in nests.inputs(number, INPUTS)]
     ways = _WAYS if number % CONFINED else _WAYS | _PROCESS
     ends: list[dict[str, Outcome]] = [{} for _ in given]
     with patch.object(image.Provider, "_start", start_here):
@@ -132,7 +132,7 @@ def differences(number: int, count: int) -> Result:
                 function = session.load(built)["g"]
                 for numbers, outcomes in zip(given, ends, strict=True):
                     outcomes[way] = _called(function, blocks, numbers)
-    counts: Counter[str] = Counter({"cases": 1, "processes": len(ways) - len(_WAYS)})
+    counts: Counter[str] = Counter({CASES: 1, "processes": len(ways) - len(_WAYS)})
     counts["calls"] += len(ways) * len(given)
     counts["calls that end with a status"] += sum(outcomes["plain"].end != "done" for outcomes in ends)
     what = f"{'kernel' if is_kernel else 'nest'} {number}"
@@ -143,5 +143,5 @@ def differences(number: int, count: int) -> Result:
     ], counts
 
 
-if __name__ == "__main__":
-    sys.exit(main(__doc__, differences))
+CAMPAIGN: Final = Campaign("nests and kernels, confined", int, run, batch=2, prepare=lambda: None)
+"""Processes of sandboxes have address space of their own to limit."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perf.hostile import ACCEPTED, KINDS, OWN, REFUSED, ROOT, answers, mutants, seeds
+from perf.hostile import ACCEPTED, OWN, REFUSED, ROOT, answers, mutants, seeds
+from tests.fuzz.fields import KINDS
 
 
 @pytest.mark.parametrize("bytecode", [15, 16, 17])

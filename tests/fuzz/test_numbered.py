@@ -1,12 +1,15 @@
-"""A campaign goes on past cases that end their process, or do not end."""
+"""A campaign goes on past cases that end their process, or do not end, and makes what it finds smaller."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
 
-from tests.fuzz.numbered import CASES, Result, campaign
+from tests.fuzz.campaign import CASES, Campaign, Result
+from tests.fuzz.mutations import fewer_changes
+from tests.fuzz.numbered import minimised, numbers_from, run_numbers
 
 
 def _check(number: int) -> Result:
@@ -14,14 +17,41 @@ def _check(number: int) -> Result:
         os._exit(1)
     while number == 5:
         time.sleep(1)
-    return [f"found by {number}"] if number == 4 else [], Counter(cases=1)
+    if number == 6:
+        raise ValueError("of no status")
+    return ["found"] if number == 4 else [], Counter({CASES: 1})
 
 
 def test_cases_that_end_the_process_or_do_not_end_are_findings() -> None:
-    found, counts = campaign(_check, iter(range(2 * CASES)), 2, 0.2)
-    assert sorted(found) == ["case 3 ends the process", "case 5 does not end", "found by 4"]
-    assert counts["cases"] == 2 * CASES
+    batches = (range(first, first + 4) for first in (0, 4, 8))
+    found, counts = run_numbers(_check, batches, 2, 0.2)
+    ends = {finding.number: finding.text.splitlines()[-1] for finding in found}
+    assert ends == {
+        3: "ends the process (status 1)",
+        4: "found",
+        5: "does not end",
+        6: "ValueError: of no status",
+    }
+    assert counts[CASES] == 12
 
 
-def test_no_case_begins_after_its_time() -> None:
-    assert campaign(_check, iter(range(2)), 2, until=0.0)[1]["cases"] == 2
+def test_a_case_that_does_not_end_says_where_it_is() -> None:
+    found, _ = run_numbers(_check, iter([range(5, 6)]), 1, 0.2)
+    assert "in _check" in found[0].text
+
+
+def test_no_batch_begins_after_its_time() -> None:
+    assert run_numbers(_check, numbers_from(0, 1), 2, until=0.0)[1][CASES] == 2
+
+
+def test_findings_are_made_smaller() -> None:
+    whole = bytes(64)
+
+    def run(case: bytes) -> Result:
+        return ["two bytes"] if case[7] and case[40] else [], Counter({CASES: 1})
+
+    def smaller(case: bytes) -> Iterator[bytes]:
+        return fewer_changes(whole, case)
+
+    least = minimised(Campaign("bytes", bytes, run, smaller), bytes([1]) * 64, float("inf"))
+    assert [at for at, byte in enumerate(least) if byte] == [7, 40]

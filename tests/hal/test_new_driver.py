@@ -40,7 +40,7 @@ def test_a_folder_is_enough(tmp_path: Path) -> None:
 
 def _recipe() -> list[str]:
     text = (_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    section = text.partition("**A driver.**")[2].partition("**A command.**")[0]
+    section = text.partition("### Add a driver")[2].partition("### Add a command")[0]
     return re.findall(r"^\$ (.+)$", section, re.MULTILINE)
 
 

@@ -208,7 +208,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         "nothing*",
         half,
         {},
-        "NOT_FOUND; replace: no dispatch of the session is called 'nothing*'; near it are: module.",
+        "NOT_FOUND; replace: no dispatch and no import of the session is called 'nothing*'; near it are: ",
     ),
     (3, half, {}, "INVALID_ARGUMENT; replace: expected the name of a dispatch, such as"),
     ([], half, {}, "INVALID_ARGUMENT; replace: expected the name of a dispatch, such as"),

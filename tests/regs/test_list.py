@@ -35,7 +35,7 @@ def test_reads_like_a_sequence() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "value", "stored"),
-    [("i8", 300, 44), ("i64", -5, -5), ("f32", 0.1, 0.10000000149011612), ("f64", 3, 0)],
+    [("i8", 300, 44), ("i64", -5, -5), ("f32", 0.1, 0.10000000149011612), ("f64", 3, 3.0)],
 )
 def test_values_are_converted(kind: str, value: float, stored: float) -> None:
     items = VmList(kind)
@@ -47,6 +47,8 @@ def test_a_failed_append_changes_nothing() -> None:
     items = VmList("i32")
     with pytest.raises(FailedPreconditionError):
         items.append(VmBuffer(1))
+    with pytest.raises(InvalidArgumentError, match="a list of i32 has no"):
+        items.append(2.5)
     assert len(items) == 0
 
 

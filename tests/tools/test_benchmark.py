@@ -256,16 +256,32 @@ def test_output_is_processed_of_one_function(capsys: pytest.CaptureFixture[str],
         ("--benchmark_min_time=x", "neither `<seconds>s` nor `<n>x`"),
         ("--benchmark_filter=(", "flag '--benchmark_filter'"),
         ("--benchmark_context=x", "is not <key>=<value>"),
+        ("--benchmark_out=/no/such/folder/x.json", "unable to write file"),
     ],
 )
 def test_bad_flags(flag: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(StatusError) as caught:
         outcome(capsys, *TWO, flag)
-    assert text in str(caught.value)
+    assert text in str(caught.value) and not capsys.readouterr().out
 
 
 def test_flags_of_the_benchmark_library_that_do_nothing_here(capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(capsys, *TWO, "--benchmark_color=auto", "--benchmark_perf_counters=x")[0] == 0
+    assert outcome(capsys, *TWO, "--benchmark_perf_counters=x")[0] == 0
+
+
+def test_a_dry_run_makes_one_call(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = outcome(capsys, *TWO, "--benchmark_dry_run", "--benchmark_repetitions=3")
+    assert [line.split()[5] for line in out.splitlines()[3:]] == ["1"]
+
+
+@pytest.mark.parametrize(("choice", "coloured"), [("auto", 0), ("false", 0), ("true", 1), ("TRUE", 1)])
+def test_colours_that_are_asked_for(
+    choice: str, coloured: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(benchmark, "use_colours", lambda stream, style: asked.append(style))
+    outcome(capsys, *TWO, f"--benchmark_color={choice}")
+    assert len(asked) == coloured
 
 
 def test_results_are_kept_of_calls_as_python_makes_them(

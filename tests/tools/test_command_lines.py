@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jitree import __version__
 from jitree.tools.flags import Support
 from jitree.tools.shells import TOOLS, flag_sets
 from jitree.vmfb.archive import Archive
@@ -25,9 +26,9 @@ ANSWERS: dict[tuple[str, ...], str] = {
     ("run", "nothing.vmfb", "--bad", "-h"): "# jitree run: calls a function",
     ("parameters", "create", "-h"): "# jitree parameters create: ",
     ("parameters", "-h"): "# jitree parameters: ",
-    ("dump", "--version"): "jitree 0.",
-    ("cache", "--version"): "jitree 0.",
-    ("run", "--flagfile=version.flags"): "jitree 0.",
+    ("dump", "--version"): f"jitree {__version__}",
+    ("cache", "--version"): f"jitree {__version__}",
+    ("run", "--flagfile=version.flags"): f"jitree {__version__}",
     (*RUN, "--function=__init"): "EXEC @__init\n",
     ("parameters", "create", "--splat=k=4xf32", "--output=k.irpa"): "//===---",
 }

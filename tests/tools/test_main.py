@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from jitree import __version__
+from jitree.base.tables import text_table
 from jitree.errors import NotFoundError
 from jitree.tools.main import COMMANDS, Output, guarded
 from jitree.tools.reporting import in_colours
@@ -19,7 +22,7 @@ from tests.tools.command import jitree
 
 def test_version() -> None:
     outcome = jitree("--version")
-    assert outcome.code == 0 and outcome.stdout.startswith("jitree 0.")
+    assert outcome.code == 0 and outcome.stdout.startswith(f"jitree {__version__}\n")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"]])
@@ -102,3 +105,19 @@ def test_terminals_show_colours(
     in_colours(stream, "red")
     stream.write("a \x1b[1m 1\n")
     assert written.getvalue() == expected
+
+
+def test_terminals_show_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With lines, by rich; what is no terminal gets their text."""
+    pytest.importorskip("rich")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for is_terminal in (True, False):
+        written = io.StringIO()
+        monkeypatch.setattr(written, "isatty", lambda answer=is_terminal: answer)
+        stream = Output(written)
+        in_colours(stream)
+        stream.write(text_table([["what", "count"], ["a\x1b[1m [b]", "12"]]))
+        lines = re.sub("\x1b\\[[0-9;]*m", "", written.getvalue()).splitlines()
+        assert any("──" in line for line in lines) == is_terminal
+        assert any("a\\1B[1m [b]" in line and "12" in line for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,12 @@ _BITS: Final = 0xFF
 _LISTS: Final = (list, tuple, range)
 _ALL_TRIED: Final = 16
 """Bits of the widest floats of which every value is tried."""
+
+_ASTYPE_OF: Final = {
+    "torch": " (of torch x.to(torch.{}))",
+    "polars": ' (of polars x.to_numpy().astype("{}"))',
+}
+"""What is called otherwise in libraries, where a process has them."""
 
 
 def holds(expected: int, actual: int) -> bool:
@@ -120,9 +127,10 @@ def mismatch(name: str, given: int, declared: ElementType) -> InvalidArgumentErr
         return InvalidArgumentError(f'{text}; say what the bytes are: pass x.view("{wanted}")')
     if has_every_value(given, declared.code):
         return InvalidArgumentError(f"{text}; the program uses its memory, so it must have that type already")
+    others = (how.format(wanted) for library, how in _ASTYPE_OF.items() if library in sys.modules)
     return InvalidArgumentError(
         f"{text}; {declared.name} does not have every value of {row.name}, so nothing is converted unasked: "
-        f'pass x.astype("{wanted}")'
+        + "".join([f'pass x.astype("{wanted}")', *others])
     )
 
 

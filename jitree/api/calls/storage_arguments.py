@@ -90,10 +90,17 @@ def _over_memory(value: Any) -> npt.NDArray[Any] | None:
 
 
 def donate(array: Array) -> Donation:
-    """Marks an argument of one call: the array is the program's from then on, which may use its memory for
-    something else if it was compiled so (``iree.abi.consume``). The caller cannot use it any more.
+    """Marks an argument of one call: the array is the program's from then on.
 
-    INVALID_ARGUMENT for anything but a :class:`jitree.Array`.
+    A program that was compiled so (``iree.abi.consume``) uses its memory for something else, such as a result
+    of the same shape. The caller cannot use the ``array`` any more. INVALID_ARGUMENT for anything but a
+    :class:`jitree.Array`.
+
+    >>> session = jitree.Session("local-sync")
+    >>> outputs = session.load("tests/data/programs/outputs.vmfb")
+    >>> x = session.to_device(np.arange(4, dtype=np.int32))
+    >>> outputs.double(jitree.donate(x)).tolist(), x.is_donated
+    ([0, 2, 4, 6], True)
     """
     if not isinstance(array, Array):
         raise InvalidArgumentError(f"donate: expected a jitree.Array but got {describe(array)}")

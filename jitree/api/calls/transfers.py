@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _METHODS: Final = {
     name: (
-        lambda method: lambda array, /, *arguments, **named: getattr(array._implicitly(), method)(
+        lambda method: lambda self, /, *arguments, **named: getattr(self._implicitly(), method)(
             *arguments, **named
         )
     )(name)
@@ -59,7 +59,11 @@ _METHODS: Final = {
 """Computed by numpy on the host. They are made without a call each, which opening a session would take."""
 for _name, _method in _METHODS.items():
     _method.__name__, _method.__qualname__ = _name, f"Array.{_name}"
-    _method.__doc__ = f"Computes on the host as ``numpy.ndarray.{_name}``, and gives what that gives."
+    _method.__doc__ = (
+        f"Computes on the host as ``numpy.ndarray.{_name}``: takes and gives the same, numpy's arrays.\n\n"
+        "Errors are numpy's; FAILED_PRECONDITION for an array that was donated, and where its device was "
+        "created\nwith host_transfers=explicit."
+    )
 _OF_ATTRIBUTES: Final = ("shape", "ndim", "size")
 """Functions of numpy that need no elements."""
 
@@ -129,7 +133,7 @@ class HostMethods:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element on the host."""
+        """Bytes of an element on the host. Elements below 8 bits have one each there."""
         return self.dtype.itemsize
 
     @property
@@ -140,28 +144,42 @@ class HostMethods:
 
     @property
     def T(self) -> npt.NDArray[Any]:
-        """The elements with the axes in reverse, a numpy array."""
+        """The elements with the axes in reverse: a numpy array, of shape ``(3, 2)`` for ``(2, 3)``."""
         return self._implicitly().T
 
     @property
     def mT(self) -> npt.NDArray[Any]:
-        """The elements with the last two axes swapped. ValueError below rank 2."""
+        """The elements with the last two axes swapped, a numpy array. ValueError below rank 2."""
         if len(self.shape) < 2:
             raise ValueError("matrix transpose with ndim < 2 is undefined")
         return self._implicitly().swapaxes(-1, -2)
 
     def astype(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Copies the elements to the host as another type, a numpy array."""
+        """Copies the elements to the host as another type: a numpy array of the same shape.
+
+        ``dtype``: as numpy takes it. Values are converted as numpy does, and may be rounded or wrap.
+        TypeError for what is no type.
+
+        >>> session = jitree.Session("local-sync")
+        >>> session.to_device([1.9, 2.1]).astype(np.int32)
+        array([1, 2], dtype=int32)
+        """
         from jitree.base.copying import copy_of
 
         return copy_of(self._implicitly(), dtype)
 
     def view(self, dtype: npt.DTypeLike) -> Self:
-        """Shows the same memory as elements of another type, as numpy's arrays do: the bits stay, and the
-        last axis has as many elements as its bytes make.
+        """Shows the same memory as elements of another type, as numpy's arrays do: the bits stay.
 
-        INVALID_ARGUMENT for types that programs cannot have or that do not fill the axis, UNIMPLEMENTED
-        where elements have less than a byte, FAILED_PRECONDITION for a donated array."""
+        ``dtype``: as numpy takes it. The last axis of the new shape has as many elements as its bytes make.
+
+        INVALID_ARGUMENT for types that programs cannot have or that do not fill the axis, UNIMPLEMENTED where
+        elements have less than a byte, FAILED_PRECONDITION for a donated array.
+
+        >>> session = jitree.Session("local-sync")
+        >>> session.to_device(np.ones((2, 3), np.float32)).view(np.uint8).shape
+        (2, 12)
+        """
         return type(self)(_recast(self.buffer_view, np.dtype(dtype)), self.device, self.fence)
 
     def __len__(self) -> int:
@@ -261,6 +279,10 @@ class ImplicitTransfer(NDArrayOperatorsMixin):
         if "out" in options:
             options["out"] = tuple([as_operand(value) for value in options["out"]])
         return _compute(ufunc, method, *inputs, **options)
+
+    def __pow__(self, other: Any) -> Any:
+        """As numpy's arrays, which square where the exponent is 2: that keeps narrow types."""
+        return self._implicitly() ** as_operand(other)
 
     def __float__(self) -> float:
         return float(self._implicitly())

@@ -14,10 +14,9 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from io import FileIO
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +26,7 @@ from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import shown
 from jitree.base.copying import PART, copy_of, ranges, room_for
+from jitree.base.finalizers import Descriptor
 from jitree.base.platform import mapped_file
 from jitree.base.platform.files import SEALABLE, seal
 from jitree.base.records import NamedTuple
@@ -69,22 +69,16 @@ def aligned(size: int) -> int:
     return size + ALIGNMENT - 1 & -ALIGNMENT
 
 
-def owned(make: Callable[..., int], *arguments: object) -> FileIO:
-    """What a function of the system opens, with its owner: all of it in C, so that no Ctrl-C comes before
-    that, and leaves a descriptor which nothing closes."""
-    return next(map(FileIO, map(make, *((argument,) for argument in arguments)), ("rb",)))
-
-
 @contextmanager
 def new_file() -> Iterator[int]:
     """An empty one. RESOURCE_EXHAUSTED where the process may not have one more open."""
     try:
-        file = owned(*SEALABLE)
+        file = Descriptor(*SEALABLE)
     except OSError as error:
         pass_interruption(error)
         raise ResourceExhaustedError(f"no file can be made for a message: {error}") from None
     with file:
-        yield file.fileno()
+        yield file.number
 
 
 def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | bytes], answer: int) -> None:

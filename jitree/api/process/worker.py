@@ -26,7 +26,7 @@ from jitree.api.process import messages
 from jitree.api.sandbox import Limits
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import Scope
-from jitree.base.finalizers import Finalized, Finalizer, guard
+from jitree.base.finalizers import Descriptor, Finalized, guard
 from jitree.base.platform import SYSTEM
 from jitree.base.platform.files import CAN_SEAL
 from jitree.codegen.image.cache import VARIABLE, place
@@ -201,9 +201,8 @@ class _Process:
 
     def __init__(self, pid: int) -> None:
         """OSError if it has ended."""
-        self._file = messages.owned(os.pidfd_open, pid)
-        self._ending = Finalizer(self._file.close)
-        self.descriptor = self._file.fileno()
+        self._file = Descriptor(os.pidfd_open, pid)
+        self.descriptor = self._file.number
 
 
 class Child(Finalized):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import Final
 
+from jitree.base.finalizers import Descriptor
 from jitree.base.records import NamedTuple
 from jitree.errors import pass_interruption, system_refusals
 
@@ -51,24 +53,28 @@ def memory_file(name: str) -> int:
     return descriptor
 
 
+MEMORY_FILE: Final[Callable[..., int]] = getattr(os, "memfd_create", memory_file)
+"""The same by one function of C, where the system has one: no interrupt comes in between."""
+
+
 def seal(file: int) -> None:
     """Has nobody change a file any more that :data:`SEALABLE` has made, nor its size."""
     fcntl.fcntl(file, _ADD_SEALS, _SEALS)
 
 
-def code_file(data: bytes | memoryview) -> int | None:
-    """The descriptor of a file in memory that code may be loaded from; None where there are none."""
+def code_file(data: bytes | memoryview) -> Descriptor | None:
+    """A file in memory that code may be loaded from; None where there are none."""
     if not os.path.isdir(_DESCRIPTORS):
         return None
     for flags in (_CLOSED_ON_EXECUTION | _EXECUTABLE, _CLOSED_ON_EXECUTION):
         try:
-            descriptor = os.memfd_create("jitree-executable", flags)
+            opened = Descriptor(os.memfd_create, "jitree-executable", flags)
         except (AttributeError, OSError) as error:
             pass_interruption(error)
             continue
-        with open(descriptor, "wb", closefd=False) as file:
+        with open(opened.number, "wb", closefd=False) as file:
             file.write(data)
-        return descriptor
+        return opened
     return None
 
 
@@ -100,7 +106,7 @@ def read_memory(address: int, size: int) -> bytes | None:
     """Bytes of this process; None where there is no memory, which a plain read would end the process for, and
     where the system gives no way to ask."""
     try:
-        data = os.pread(_own_memory(), size, address)
+        data = os.pread(_own_memory().number, size, address)
     except (OSError, OverflowError) as error:
         pass_interruption(error)
         return None
@@ -108,8 +114,8 @@ def read_memory(address: int, size: int) -> bytes | None:
 
 
 @cache
-def _own_memory() -> int:
-    return os.open(_MEMORY, os.O_RDONLY | os.O_CLOEXEC)
+def _own_memory() -> Descriptor:
+    return Descriptor(os.open, _MEMORY, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def machine_identity() -> str:

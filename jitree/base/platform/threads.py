@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from jitree.base.finalizers import Finalizer, guard
+from jitree.base.finalizers import Descriptor, Finalizer, guard
 from jitree.base.platform import MACHINE, SYSTEM
 from jitree.errors import pass_interruption
 
@@ -39,10 +39,11 @@ class Parking:
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):
-            self._out = self._in = os.eventfd(0, os.EFD_CLOEXEC)
+            self._opened = [Descriptor(os.eventfd, 0, os.EFD_CLOEXEC)]
+            self._out = self._in = self._opened[0].number
         else:
             self._out, self._in = os.pipe()
-        self._endings = [Finalizer(partial(os.close, file)) for file in {self._out, self._in}]
+            self._endings = [Finalizer(partial(os.close, file)) for file in (self._out, self._in)]
 
     def wait(self) -> None:
         """Waits until :meth:`wake`, which may have been called before."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from jitree.base.finalizers import Descriptor
 from jitree.base.platform import processor
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.records import NamedTuple
@@ -100,7 +101,7 @@ def _main() -> None:
     from jitree.codegen.image.worklist import spread
 
     count, descriptor = map(int, sys.argv[1:3])
-    images = WorkList(descriptor, count)
+    images = WorkList(Descriptor(int, descriptor), count)
     with open(descriptor, "rb", closefd=False) as file:
         file.seek(images.size)
         keys = [file.read(KEY_SIZE) for _ in range(count)]

@@ -19,13 +19,12 @@ import stat
 import time
 import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
 from jitree.base import private_files
-from jitree.base.finalizers import Finalizer
+from jitree.base.finalizers import Descriptor
 from jitree.base.platform import UNAME, processor
 from jitree.base.private_files import LARGEST
 from jitree.base.records import NamedTuple
@@ -232,8 +231,9 @@ class Pack:
         """Opens a pack; raises OSError or :class:`Mismatch`. The latter is for any file that is no pack for
         this package and processor."""
         self._path = path
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not wait
-        self._ending = Finalizer(partial(os.close, self._file))
+        access = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not wait
+        self._opened = Descriptor(os.open, path, access)
+        self._file = self._opened.number
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode):
             raise Mismatch("it is not a file")

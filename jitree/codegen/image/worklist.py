@@ -17,12 +17,13 @@ import traceback
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, starmap
 from mmap import mmap
-from typing import IO, Final, TypeVar
+from typing import Final, TypeVar
 
+from jitree.base.finalizers import Descriptor
 from jitree.base.platform.available_resources import available_processors
-from jitree.base.platform.files import memory_file
+from jitree.base.platform.files import MEMORY_FILE
 from jitree.base.platform.starting import go_after
 from jitree.errors import InternalError
 
@@ -51,23 +52,23 @@ class WorkList:
     """Numbers of images. One process takes each, what is wanted first before others, then in their order.
     None is wanted before :meth:`order`."""
 
-    def __init__(self, descriptor: int, count: int) -> None:
-        """``descriptor``: of a file that begins with the time until which the program holds what is put
-        aside, and so many words."""
-        self._descriptor = descriptor
-        memory = memoryview(mmap(descriptor, _TIME + _WORD * count))
+    def __init__(self, opened: Descriptor, count: int) -> None:
+        """In a file that begins with the time until which the program holds what is put aside, and so many
+        words."""
+        self._opened = opened
+        memory = memoryview(mmap(opened.number, _TIME + _WORD * count))
         self._held, self._words = memory[:_TIME].cast("d"), memory[_TIME:].cast("I")
 
     @classmethod
     def create(cls, count: int) -> WorkList:
         """In a new file in memory, to which more can be written."""
-        descriptor = memory_file("jitree-images")
-        os.write(descriptor, bytes(_TIME + _WORD * count))
-        return cls(descriptor, count)
+        opened = Descriptor(MEMORY_FILE, "jitree-images")
+        os.write(opened.number, bytes(_TIME + _WORD * count))
+        return cls(opened, count)
 
     @property
     def descriptor(self) -> int:
-        return self._descriptor
+        return self._opened.number
 
     @property
     def size(self) -> int:
@@ -76,7 +77,7 @@ class WorkList:
 
     def close(self) -> None:
         """This process takes nothing from the list; what is first it still says."""
-        os.close(self._descriptor)
+        self._opened.close()
 
     def order(self, numbers: Iterable[int]) -> None:
         """What is to be made, in this order."""
@@ -113,7 +114,7 @@ class WorkList:
             yield number
 
     def _take(self) -> tuple[int, int] | None:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)  # copies of a process do not share such a lock
+        fcntl.lockf(self._opened.number, fcntl.LOCK_EX)  # copies of a process do not share such a lock
         try:
             words = self._words.tolist()
             word = max(words)
@@ -125,7 +126,7 @@ class WorkList:
             self._words[number] = _NOT
             return number, word // _KINDS
         finally:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+            fcntl.lockf(self._opened.number, fcntl.LOCK_UN)
 
     def want(self, number: int) -> None:
         """One is waited for."""
@@ -184,57 +185,60 @@ class _Numbers:
     copies of this process share, and so its position."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
-        self._file = memory_file("jitree-numbers")
-        os.write(self._file, array("q", numbers).tobytes())
-        os.lseek(self._file, 0, os.SEEK_SET)
+        self._opened = Descriptor(MEMORY_FILE, "jitree-numbers")
+        os.write(self._opened.number, array("q", numbers).tobytes())
+        os.lseek(self._opened.number, 0, os.SEEK_SET)
 
     def __iter__(self) -> Iterator[int]:
-        while number := os.read(self._file, _NUMBER):
+        while number := os.read(self._opened.number, _NUMBER):
             yield int.from_bytes(number, sys.byteorder)
 
     def __enter__(self) -> _Numbers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._file)
+        self._opened.close()
 
 
 class _Copy:
     """A copy of this process that works on some items. It ends with the block that it is used in, also where
-    other work fails: its results, which are not asked for then, do not fit into a pipe."""
+    other work fails. Its results lie in a file in memory."""
 
     def __init__(self, work: Callable[[Item], object], items: Sequence[Item], numbers: Iterable[int]) -> None:
-        source, drain = os.pipe()
+        self._opened = Descriptor(MEMORY_FILE, "jitree-results")
         self._status: int | None = None
-        self._process = os.fork()
-        if self._process:
-            os.close(drain)
-            self._output: IO[bytes] = open(source, "rb")
-            return
-        os.close(source)  # while any process has it, writing to a pipe of which the reader has died waits
+        self._processes: list[int] = []
         code = 1
         try:
-            with open(drain, "wb") as output:
-                output.write(pickle.dumps(_outcome(work, items, numbers)))
-            code = 0
+            next(map(self._processes.append, starmap(os.fork, ((),))))  # in C: an interrupt comes after it
+            if self._processes == [0]:
+                with open(self._opened.number, "wb", closefd=False) as output:
+                    output.write(pickle.dumps(_outcome(work, items, numbers)))
+                code = 0
         except BaseException:
+            if self._processes != [0]:
+                self.__exit__()
+                raise
             traceback.print_exc()
         finally:
-            os._exit(code)
+            if self._processes == [0]:
+                os._exit(code)
 
     def __enter__(self) -> _Copy:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._output.close()
-        if self._status is None:
-            os.kill(self._process, signal.SIGKILL)
-            os.waitpid(self._process, 0)
+        self._opened.close()
+        for process in self._processes if self._status is None else ():
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
 
     def results(self) -> dict[int, Result]:
         """What came of the items, by their numbers; raises what the work raised."""
-        data = self._output.read()
-        _, self._status = os.waitpid(self._process, 0)
+        _, self._status = os.waitpid(self._processes[0], 0)
+        with open(self._opened.number, "rb", closefd=False) as output:
+            output.seek(0)
+            data = output.read()
         if self._status:
             raise InternalError("a copy of the process that writes machine code has failed; see its output")
         results, failure = pickle.loads(data)

@@ -100,7 +100,7 @@ class Product:
         return [aligned(random.normal(0, 1, size).astype(np.float32)) for size in sizes]
 
 
-def _same(text: KernelText, count: int, constants: Sequence[int], blocks: Sequence[np.ndarray]) -> int:
+def same(text: KernelText, count: int, constants: Sequence[int], blocks: Sequence[np.ndarray]) -> int:
     """Checks that parts leave the bytes that the VM leaves; how many parts there can be."""
     expected = [aligned(block) for block in blocks]
     run_whole(load(text.module(), "fast"), count, constants, expected)
@@ -125,7 +125,7 @@ SIZES = st.one_of(st.integers(1, 6), st.sampled_from([15, 16, 17, 33, 48, 70]))
 )  # fmt: skip
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_products(case: Product, count: int) -> None:
-    _same(case.text(), count, (case.rows, case.columns), case.blocks(count))
+    same(case.text(), count, (case.rows, case.columns), case.blocks(count))
 
 
 @pytest.mark.parametrize("dynamic", [(False, False), (True, False), (False, True)])
@@ -136,13 +136,13 @@ def test_products_are_cut(
     dynamic: tuple[bool, bool], scratch: bool, filled_at_once: bool, transposed: bool
 ) -> None:
     case = Product(48, 33, 17, dynamic, scratch, filled_at_once, transposed, scratch)
-    assert _same(case.text(), 2, (48, 33), case.blocks(2)) > 1
+    assert same(case.text(), 2, (48, 33), case.blocks(2)) > 1
 
 
 def test_fewer_rows_than_the_kernel_has_room_for() -> None:
     case = Product(48, 33, 17, (True, True), True, False, False, False)
     for rows, columns in ((0, 33), (48, 0), (1, 1), (47, 33), (5, 32)):
-        _same(case.text(), 1, (rows, columns), case.blocks(1))
+        same(case.text(), 1, (rows, columns), case.blocks(1))
 
 
 def test_rows_that_run_into_each_other_stay_whole() -> None:
@@ -150,7 +150,7 @@ def test_rows_that_run_into_each_other_stay_whole() -> None:
     case = Product(16, 20, 3, (True, True), True, False, False, False)
     left, right, out = case.blocks(2)
     right = aligned(np.arange(90, dtype=np.float32))
-    assert _same(case.text(), 1, (5, 30), [left, right, out]) > 1
+    assert same(case.text(), 1, (5, 30), [left, right, out]) > 1
 
 
 @pytest.mark.parametrize(("features", "rows"), [(6, 9), (40, 2), (5, 5)])
@@ -177,7 +177,7 @@ def test_lanes_that_run_over_rows(features: int, rows: int) -> None:
     random = np.random.default_rng(3)
     sizes = features * channels * 9, channels * (rows + 2) * (columns + 2), features * rows * columns
     blocks = [aligned(random.normal(0, 1, size).astype(np.float32)) for size in sizes]
-    assert _same(text, 1, (), blocks) > 1
+    assert same(text, 1, (), blocks) > 1
 
 
 def _tile(rows: int, columns: int, clears: bool) -> KernelText:
@@ -209,7 +209,7 @@ def _tile(rows: int, columns: int, clears: bool) -> KernelText:
 def test_tiles_with_room_left(rows: int, columns: int, clears: bool) -> None:
     """Scratch memory that is not cleared is zero; of too many rows or columns, one writes over another."""
     blocks = [aligned(np.arange(1000, dtype=np.float32)), aligned(np.zeros(1000, np.float32))]
-    assert _same(_tile(16, 16, clears), 1, (rows, columns), blocks) > 4
+    assert same(_tile(16, 16, clears), 1, (rows, columns), blocks) > 4
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -235,7 +235,7 @@ def test_products_of_bfloat16_numbers(transposed: bool) -> None:
     left, right = (random.normal(0, 1, (size, depth)).astype(np.float32) for size in (rows, columns))
     left[17:20] *= np.float32(2.0**-100)
     blocks = [aligned((block.view(np.uint32) >> 16).astype(np.uint16).ravel()) for block in (left, right)]
-    assert _same(text, 1, (), [*blocks, aligned(np.zeros(rows * columns, np.float32))]) > 4
+    assert same(text, 1, (), [*blocks, aligned(np.zeros(rows * columns, np.float32))]) > 4
 
 
 def test_scratch_memory_is_zero_after_other_kernels() -> None:
@@ -280,7 +280,7 @@ def test_normalised_rows(apart: bool) -> None:
     blocks = [block, aligned(np.zeros(80 * 21, np.float32))]
     text = _normalised(80, 21)
     if apart:
-        assert _same(text, 1, (), blocks) > 1
+        assert same(text, 1, (), blocks) > 1
         return
     expected = aligned(block)
     run_whole(load(text.module(), "fast"), 1, (), [expected, expected])
@@ -329,7 +329,7 @@ def test_rows_of_a_softmax(rows: int, columns: int, parts: int) -> None:
     block[1] = np.random.default_rng(4).choice(np.array([0, -0.0], np.float32), columns)
     block[2, 5:] = np.nan
     blocks = [aligned(block.ravel()), aligned(np.zeros(rows * columns, np.float32))]
-    assert _same(_softmax(rows, columns), 1, (), blocks) == parts
+    assert same(_softmax(rows, columns), 1, (), blocks) == parts
 
 
 @pytest.mark.parametrize("is_greatest", [True, False])
@@ -377,7 +377,7 @@ def _neighbours(step: int) -> KernelText:
 @pytest.mark.parametrize("step", [0, 1])
 def test_what_other_rows_read_is_there(step: int) -> None:
     blocks = [aligned(np.arange(40 * 32, dtype=np.float32)), aligned(np.zeros(40 * 32, np.float32))]
-    _same(_neighbours(step), 1, (), blocks)
+    same(_neighbours(step), 1, (), blocks)
 
 
 def test_a_guard_that_fails_leaves_the_workgroup_to_its_first_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,18 +176,24 @@ def was_elsewhere(record: CallRecord, handle: Entry) -> bool:
 
 
 def give_up(python: Python, array: int) -> None:
-    """As :meth:`jitree.api.array.Array._give_up`."""
-    clear(python, array + python.array_passed_as)
-    clear(python, array + python.array_view)
-    clear(python, array + python.array_elements)
-    clear(python, array + python.array_owner)
-    clear(python, array + python.array_keeper)
+    """As :meth:`jitree.api.array.Array._give_up`. What the array had ends last, which is a call."""
+    passed_as = cleared(python, array + python.array_passed_as)
+    view = cleared(python, array + python.array_view)
+    elements = cleared(python, array + python.array_elements)
+    owner = cleared(python, array + python.array_owner)
+    keeper = cleared(python, array + python.array_keeper)
+    drop(python, passed_as)
+    drop(python, view)
+    drop(python, elements)
+    drop(python, owner)
+    drop(python, keeper)
 
 
-def clear(python: Python, place: int) -> None:
+def cleared(python: Python, place: int) -> int:
+    """What was there."""
     before = load64(place)
     store64(place, retained(python, python.none))
-    drop(python, before)
+    return before
 
 
 @apart

@@ -18,8 +18,9 @@ from jitree.api.calls.native.cpython_layout import new_capsule
 from jitree.api.calls.transfers import copy_to_device, native_row, wrap_in_place
 from jitree.base import dlpack
 from jitree.base.dlpack_names import VERSIONED_NAME
+from jitree.base.finalizers import raised_later
 from jitree.base.memory import bound, once
-from jitree.errors import pass_interruption
+from jitree.errors import is_interruption, pass_interruption
 from jitree.hal.device import Device
 from jitree.hal.driver import all_drivers
 from jitree.hal.exchange import exporters
@@ -129,7 +130,7 @@ def _array_over(capsule: object, place: tuple[int, int]) -> Array:
 
 def allocate_tensor(prototype: int, context: int, set_error: int) -> object:
     """Makes a capsule of host memory for a DLTensor, else None. ``set_error`` was told then why there is
-    none."""
+    none. What a signal's handler raises is raised where the caller goes on in Python."""
     tensor = dlpack.DLTensor.from_address(prototype)
     try:
         if (tensor.device_kind, tensor.device_number) != dlpack.CPU_DEVICE:
@@ -140,6 +141,7 @@ def allocate_tensor(prototype: int, context: int, set_error: int) -> object:
         start = -block.ctypes.data % _ALIGNMENT
         elements = np.ndarray(shape, dtype, block.data, start)
         return dlpack.export(elements, max_version=_CAPSULE_VERSION)
-    except Exception as error:  # whatever is wrong with the prototype; the caller is in C
+    except BaseException as error:  # whatever is wrong with the prototype; the caller is in C
         _SetError(set_error)(context, type(error).__name__.encode(), str(error).encode())
+        _ = [*raised_later(error)] if is_interruption(error) else ()
         return None

@@ -17,6 +17,7 @@ from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
+from jitree.dispatch.native.nests.folds import Fold
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.structure import (
     ONE,
@@ -26,6 +27,7 @@ from jitree.dispatch.native.nests.structure import (
     Polynomial,
     Structure,
     is_narrow,
+    known_interval,
 )
 from jitree.dispatch.native.ssa import Value
 
@@ -161,7 +163,7 @@ def _in_a_row(found: Sequence[Stride]) -> tuple[Stride, Stride] | None:
 def _is_counted_alike(nest: Nest) -> bool:
     """Whether loops of the same numbers run as often, guard or not: a number of iterations may be negative, a
     bound from outside and some more may wrap, and so may the product of digits."""
-    return all(product.number is not None for product in nest.reader.products) and all(
+    return all(known_interval(product).is_signed for product in nest.reader.products) and all(
         level.initial.number is not None
         and (level.extent is not None or (level.initial.number == 0 and not level.unsigned))
         for level in nest.reader.levels.values()
@@ -410,16 +412,19 @@ def _together(plan: Plan, level: Level) -> int:
     if level is plan.vector:
         return plan.lanes * (plan.vectors if plan.tiled is not None else 1)
     if plan.fold is not None and level is plan.fold.rows:
-        return _full_rows(plan.fold.width, plan.lanes)
+        return _full_rows(plan.fold, plan.lanes)
     return plan.copies if level is plan.tiled else 1
 
 
-def _full_rows(width: int, lanes: int) -> int:
+def _full_rows(fold: Fold, lanes: int) -> int:
     """Rows that share vectors and leave few lanes of the last one empty."""
     return next(
-        rows
-        for rows in range(1, lanes + 1)
-        if -(-rows * width // lanes) * lanes * _FULL <= rows * width * (_FULL + 1)
+        (
+            rows
+            for rows in range(1, lanes + 1)
+            if -(-fold.lanes_of(rows) // lanes) * lanes * _FULL <= fold.lanes_of(rows) * (_FULL + 1)
+        ),
+        lanes,
     )
 
 

@@ -62,8 +62,11 @@ class NestLoops:
         if plan.fold is not None:
             body.places.fold(plan.fold)
             if part is not None and part.level is plan.fold.rows:
-                ends = [writer.let(f"mul i64 {end}, {plan.fold.width}") for end in (part.start, part.end)]
-                self._part = LoopRange(plan.fold.level, *ends)
+                start, end = (
+                    writer.let(f"mul i64 {end}, {plan.fold.pitch}") for end in (part.start, part.end)
+                )
+                end = writer.let(f"sub i64 {end}, {plan.fold.pitch - plan.fold.width}")
+                self._part = LoopRange(plan.fold.level, start, end)
         self._writer = writer
         self._body = body
         self._extents = body.places.extents
@@ -188,6 +191,8 @@ class NestLoops:
         """Whether it is unknown how many vectors are left of the vector loop: one vector of sums at a time
         would wait for each addition."""
         plan = self._plan
+        if plan.fold is not None and self._part is not None and self._part.level is level:
+            return True  # its ends are those of rows
         if not plan.reductions or plan.packed or plan.steps > 1 or plan.vectors <= _PAIR:
             return False
         return self._extents[level].startswith("%") or (self._part is not None and self._part.level is level)
@@ -196,7 +201,8 @@ class NestLoops:
         """Writes whole tiles, then pairs, then one masked vector."""
         plan, writer = self._plan, self._writer
         start, end = self._bounds(level)
-        tile, pair = plan.lanes * plan.vectors, plan.lanes * _PAIR
+        few = min(_PAIR, plan.vectors)
+        tile, pair = plan.lanes * plan.vectors, plan.lanes * few
         tiles_end, rest = writer.whole(start, end, tile)
         self._span(level, start, tiles_end, tile, write(Tile(plan.vectors, None)))
 
@@ -209,7 +215,7 @@ class NestLoops:
 
         more = writer.let(f"udiv i64 {writer.let(f'add i64 {rest}, {plan.lanes - 1}')}, {pair}")
         pairs_end = writer.let(f"add i64 {tiles_end}, {writer.let(f'mul i64 {more}, {pair}')}")
-        self._span(level, tiles_end, pairs_end, pair, write_some(_PAIR))
+        self._span(level, tiles_end, pairs_end, pair, write_some(few))
         self._span(level, pairs_end, end, plan.lanes, write_some(1))
 
     def _ends_with_one_tile(self, level: Level, start: str) -> bool:

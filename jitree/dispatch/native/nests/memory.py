@@ -8,8 +8,8 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.folds import Fold
 from jitree.dispatch.native.nests.plan import Plan
-from jitree.dispatch.native.nests.reductions import Fold
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
@@ -79,6 +79,8 @@ class NestRegion:
         """Sums in registers, by store and copy."""
         self.known: dict[tuple[object, ...], NestOperand] = {}
         self.rows: dict[tuple[object, ...], list[str]] = {}
+        self.folds: dict[tuple[Level, int], tuple[str, list[str | None]]] = {}
+        """Rows of vectors that rows share (:class:`Fold`), by level and first lane."""
         self.pointers: dict[tuple[object, ...], str] = {}
         self.panels: dict[ElementAccess, Panel] = {}
         self.ahead: NestRegion | None = None
@@ -232,30 +234,50 @@ class Memory:
     def load_folded(
         self, region: NestRegion, access: ElementAccess, fold: Fold, offsets: Offsets, mask: str | None
     ) -> NestOperand:
-        """A vector out of two rows."""
-        writer, lanes, kind = self._writer, self._plan.lanes, ELEMENT_LLVM[access.element]
-        row, after = self._row_of(region, fold, offsets.get(fold.level, 0))
-        start, gap = self.pointer(region, access, offsets), fold.gaps[access]
-        place = writer.at(kind, start, writer.let(f"mul i64 {row}, {gap}"))
-        first = self._load_row(access, place, mask)
-        below = writer.at(kind, place, gap)
-        if mask is not None:
-            after = writer.let(f"and <{lanes} x i1> {after}, {mask}")
-        text = writer.masked_load(kind, access.element, lanes, below, after, first)
+        """A vector out of several rows."""
+        lanes, kind, text = self._plan.lanes, ELEMENT_LLVM[access.element], "zeroinitializer"
+        for pointer, some in self._pieces(region, access, fold, offsets, mask):
+            if some is None:
+                text = self._load_row(access, pointer, None)
+            else:
+                text = self._writer.masked_load(kind, access.element, lanes, pointer, some, text)
         return NestOperand(self.extended(access, text, lanes), lanes)
 
-    def _row_of(self, region: NestRegion, fold: Fold, first: int) -> tuple[str, str]:
-        """Gives the first lane's row, and the lanes of the next."""
-        writer = self._writer
-        known = region.rows.get((fold.level, first))
+    def _pieces(
+        self, region: NestRegion, access: ElementAccess, fold: Fold, offsets: Offsets, mask: str | None
+    ) -> list[tuple[str, str | None]]:
+        """Gives a vector's place by each row, and the lanes of that; None: all."""
+        writer, kind, gap = self._writer, ELEMENT_LLVM[access.element], fold.gaps[access]
+        row, masks = self._rows_of(region, fold, offsets.get(fold.level, 0))
+        place = writer.at(kind, self.pointer(region, access, offsets), writer.let(f"mul i64 {row}, {gap}"))
+        return [
+            (writer.at(kind, place, gap * piece) if piece else place, self._both(some, mask))
+            for piece, some in enumerate(masks)
+        ]
+
+    def _both(self, one: str | None, other: str | None) -> str | None:
+        """The lanes that two masks have in common."""
+        if one is None or other is None:
+            return one or other
+        return self._writer.let(f"and <{self._plan.lanes} x i1> {one}, {other}")
+
+    def _rows_of(self, region: NestRegion, fold: Fold, first: int) -> tuple[str, list[str | None]]:
+        """Gives the first lane's row; and for it and the next ones their lanes, or those from their first one
+        on, if there are none between rows: what is loaded later takes the place of the rest."""
+        writer, lanes = self._writer, self._plan.lanes
+        known = region.folds.get((fold.level, first))
         if known is None:
             number = writer.let(f"add i64 {region.counters[fold.level]}, {first}")
-            row = writer.let(f"udiv i64 {number}, {fold.width}")
-            end = writer.let(f"mul i64 {writer.let(f'add i64 {row}, 1')}, {fold.width}")
-            left = writer.let(f"sub i64 {end}, {number}")
-            known = [row, writer.lanes_before(left, self._plan.lanes, relation="sge")]
-            region.rows[fold.level, first] = known
-        return known[0], known[1]
+            row = writer.let(f"udiv i64 {number}, {fold.pitch}")
+            masks: list[str | None] = []
+            for piece in range(fold.pieces):
+                start = writer.let(f"mul i64 {writer.let(f'add i64 {row}, {piece}')}, {fold.pitch}")
+                begin = writer.let(f"sub i64 {start}, {number}")
+                after = writer.lanes_before(begin, lanes, relation="sge") if piece else None
+                end = writer.let(f"add i64 {begin}, {fold.width}")
+                masks.append(self._both(after, writer.lanes_before(end, lanes) if fold.has_gaps else None))
+            known = region.folds[fold.level, first] = row, masks
+        return known
 
     def load_panel(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> NestOperand:
         """A row of a panel."""
@@ -297,12 +319,22 @@ class Memory:
         if lanes > 1 and self._stride(access) != 1:
             self._scatter(region, access, text, offsets, mask)
             return
+        fold = self._plan.fold
+        if fold is not None and fold.has_gaps:
+            for pointer, some in self._pieces(region, access, fold, offsets, mask):
+                self._store_some(access, text, pointer, some)
+            return
         pointer = self.pointer(region, access, offsets)
         if mask is None:
             writer.do(f"store {vector} {text}, ptr {pointer}, align 1{writer.context.access}")
             return
         if lanes == 1:
             text = writer.let(f"insertelement <1 x {vector}> poison, {vector} {text}, i64 0")
+        self._store_some(access, text, pointer, mask)
+
+    def _store_some(self, access: ElementAccess, text: str, pointer: str, mask: str | None) -> None:
+        """Stores a row under a mask."""
+        writer, lanes = self._writer, self._plan.lanes
         vector = f"<{lanes} x {ELEMENT_LLVM[access.element]}>"
         name = f"@llvm.masked.store.v{lanes}{access.element}.p0"
         writer.context.declare(f"declare void {name}({vector}, ptr, i32, <{lanes} x i1>)")

@@ -7,9 +7,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from jitree.base.records import NamedTuple
+from jitree.dispatch.native.nests.folds import Fold
 from jitree.dispatch.native.nests.reading import PolynomialReader
 from jitree.dispatch.native.nests.recognise import Dependence
-from jitree.dispatch.native.nests.reductions import Extreme, Fold, Product
+from jitree.dispatch.native.nests.reductions import Extreme, Product
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Polynomial, Structure
 from jitree.dispatch.native.ssa import SsaLoop, Value
 

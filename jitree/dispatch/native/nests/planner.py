@@ -14,9 +14,10 @@ from math import prod
 from typing import Final
 
 from jitree.base.platform import processor
+from jitree.dispatch.native.nests.folds import find_fold
 from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.recognise import FUNCTION_WEIGHT, Dependence
-from jitree.dispatch.native.nests.reductions import Product, extreme_of, find_fold, find_product
+from jitree.dispatch.native.nests.reductions import Product, extreme_of, find_product
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Polynomial, Split, Structure
 from jitree.dispatch.native.ssa import Value
 from jitree.regs.layout import PACKED_ROWS
@@ -187,7 +188,8 @@ class _Planner:
 
     def _folded(self, plan: Plan, vector: Level) -> Plan:
         """The plan with lanes that run over rows, where that is better."""
-        fold = find_fold(self._structure, self._dependence, vector, plan.outer)
+        sums = {*self._structure.stores, *map(self._structure.loads.__getitem__, plan.accumulators)}
+        fold = find_fold(self._structure, self._dependence, vector, plan.outer, sums)
         if fold is None:
             return plan
         vectors = self._vectors(vector, plan.tiled, -(-fold.level.count // plan.lanes))

@@ -1,4 +1,4 @@
-"""Finds reductions that run in another shape: contractions, extremes, folded rows.
+"""Finds reductions that run in another shape: contractions and extremes.
 
 Contractions use instructions that add several products to a sum.
 
@@ -22,15 +22,6 @@ here.
 comes first, but for zeros: of 0 and -0, and of denormals that comparisons take for zeros, the first stays. So
 a zero is looked for once more: the first element that equals it. Both go four vectors at a time, then by the
 vectors and, under a mask, by the lanes that are left.
-
-*Rows of an image that do not fill vectors*: lanes run on in the next row. Two parallel loops, of which the
-stored index makes one, while what is loaded lies in longer rows (those of a padded image, of which a filter
-meets some columns), become the vector loop together. A vector of what is loaded is in two pieces then: all
-its lanes from the place of the first one on, and over that, under a mask, those that lie in the next row.
-Rows are no shorter than what is stored of them, so no lane of the first piece lies after that lane's own
-place. Convolutions of 3 by 3 with 18 columns take 0.6 of the time, with 24 three quarters. Rows of 10 to 14
-columns would need a third piece, and take as long as under one mask or longer. Of rows of more than 32
-columns, tiles leave fewer lanes empty: 0.95 of the time with 34, 1.09 with 40.
 """
 
 from __future__ import annotations
@@ -45,7 +36,7 @@ from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.operations import emit
 from jitree.dispatch.native.nests.recognise import Dependence
-from jitree.dispatch.native.nests.structure import ElementAccess, Level, Polynomial, Structure, new_level
+from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.writer import Looks, Writer
 from jitree.dispatch.native.ssa import Value
 
@@ -262,16 +253,6 @@ _KIND: Final = "f32"
 _COMPARE, _NAN, _CHOOSE = f"cmp.lt.{_KIND}.u", f"cmp.nan.{_KIND}", f"select.{_KIND}"
 _NOWHERE: Final = (1 << 62) - 1
 """Where a row has no zero."""
-_WIDTHS: Final = range(17, 32)
-"""Iterations of a loop over columns: two rows, not three, share a vector of 16 lanes."""
-_ELEMENTS: Final = ("f32", "i32", "i16")
-"""What vectors of 16 lanes load under a mask in one instruction."""
-
-
-@cache
-def has_masks() -> bool:
-    """Whether masked loads are as fast and keep the other lanes."""
-    return "avx512f" in processor.words("flags")
 
 
 class Extreme(NamedTuple):
@@ -419,55 +400,3 @@ class RowExtreme:
             at, mask = str(vectors_end), self._writer.first_lanes(length - vectors_end, lanes)
             values = visit(at, load(at, 1, mask), mask, values)
         return values
-
-
-class Fold(NamedTuple):
-    """Names two loops that are one to the vectors."""
-
-    level: Level
-    """The level that is written in place of both."""
-    rows: Level
-    columns: Level
-    width: int
-    """Iterations of the loop over columns."""
-    gaps: dict[ElementAccess, int]
-    """Loads whose rows do not follow each other, and the elements between two of them."""
-
-    def in_place_of(self, level: Level) -> bool:
-        return level is self.rows or level is self.columns
-
-
-def find_fold(
-    structure: Structure, dependence: Dependence, vector: Level, candidates: Sequence[Level]
-) -> Fold | None:
-    """Finds the loop that continues the vector loop, and its row loads."""
-    width = vector.extent
-    fits = all(access.element in _ELEMENTS for access in structure.accesses)
-    if width is None or width not in _WIDTHS or not has_masks() or not fits:
-        return None
-    read = dependence.counters_as_data()
-    for rows in candidates:
-        if rows.extent is None or rows.extent < 2 or {rows.counter, vector.counter} & read:
-            continue
-        gaps = _gaps(structure, rows, vector, width)
-        if gaps:
-            number = min(0, *(counter.number for counter in structure.counters)) - 1
-            level = new_level(number, vector.counter, Polynomial.constant(width * rows.extent))
-            return Fold(level, rows, vector, width, gaps)
-    return None
-
-
-def _gaps(structure: Structure, rows: Level, columns: Level, width: int) -> dict[ElementAccess, int] | None:
-    """None if an access does not fit."""
-    gaps: dict[ElementAccess, int] = {}
-    for access in structure.accesses:
-        along, down = access.step(columns), access.step(rows)
-        if not (along.terms or down.terms or access.predicate or access.computed):
-            continue
-        if access.predicate or access.computed or along.number != 1 or down.number is None:
-            return None
-        if down.number < width or (access in structure.stores and down.number > width):
-            return None
-        if down.number > width:
-            gaps[access] = down.number - width
-    return gaps

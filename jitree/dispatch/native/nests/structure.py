@@ -211,6 +211,13 @@ class Interval(NamedTuple):
         return self.low >= -(1 << 63) and self.high < 1 << 63
 
 
+_ANY: Final = Interval(-(1 << 63), (1 << 63) - 1)
+_EXTENDED: Final = {
+    "ext.i32.i64.s": Interval(-(1 << 31), (1 << 31) - 1), "ext.i32.i64.u": Interval(0, (1 << 32) - 1),
+}  # fmt: skip
+_COUNTED: Final = frozenset(("add.i64", "sub.i64", "mul.i64", "fma.i64", "min.i64.s", "max.i64.s"))
+
+
 def interval_of(polynomial: Polynomial, greatest: Callable[[Value], int]) -> Interval:
     """Computes a polynomial's interval from the greatest value of each symbol."""
     low = high = 0
@@ -221,6 +228,45 @@ def interval_of(polynomial: Polynomial, greatest: Callable[[Value], int]) -> Int
         low += min(reach, 0) if monomial else number
         high += max(reach, 0) if monomial else number
     return Interval(low, high)
+
+
+def known_interval(polynomial: Polynomial) -> Interval:
+    """Bounds a polynomial whatever numbers come from outside, without a guard."""
+    total = Interval(0, 0)
+    for monomial, number in polynomial.terms.items():
+        reach = Interval(number, number)
+        for symbol in monomial:
+            reach = _product(reach, _known(symbol))
+        total = Interval(total.low + reach.low, total.high + reach.high)
+    return total
+
+
+def _known(value: Value, depth: int = 8) -> Interval:
+    """Bounds a number of the program from so many levels of operands: what may wrap is any number."""
+    operation = value.operation
+    if operation == "const.i64":
+        return Interval(value.literals[0], value.literals[0])
+    if operation in _EXTENDED:
+        return _EXTENDED[operation]
+    if not depth or operation not in _COUNTED:
+        return _ANY
+    one, other, *third = (_known(operand, depth - 1) for operand in value.operands)
+    if operation in ("min.i64.s", "max.i64.s"):
+        choose = min if operation == "min.i64.s" else max
+        return Interval(choose(one.low, other.low), choose(one.high, other.high))
+    if operation == "add.i64":
+        made = Interval(one.low + other.low, one.high + other.high)
+    elif operation == "sub.i64":
+        made = Interval(one.low - other.high, one.high - other.low)
+    else:
+        made = _product(one, other)
+        made = Interval(made.low + sum(o.low for o in third), made.high + sum(o.high for o in third))
+    return made if made.is_signed else _ANY
+
+
+def _product(one: Interval, other: Interval) -> Interval:
+    ends = [left * right for left in one for right in other]
+    return Interval(min(ends), max(ends))
 
 
 def is_narrow(polynomial: Polynomial) -> bool:

@@ -13,6 +13,7 @@ from jitree.hal.command_buffer import CommandBufferMode
 from jitree.hal.command_layout import (
     KIND_COPY,
     KIND_UPDATE,
+    TOLD_FAILED,
     TOLD_SUBMITTED,
     BindingSlot,
     Job,
@@ -267,7 +268,10 @@ def execute_told(
         handle_pool.busy += local
         failure = call(handle_pool.execute, place_of(job))
         handle_pool.busy -= local
-    return DONE if failure == 0 else refuse_failed(handle_pool, job, failure)
+    if failure == 0:
+        return DONE
+    call(queue.tell, TOLD_FAILED, place_of(job), 0, 0)
+    return refuse_failed(handle_pool, job, failure)
 
 
 def run_transfer(state: State, handle_pool: HandlePoolRecord, queue: Queue, table: List) -> int:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from jitree.dispatch.native.nests.structure import Interval, Polynomial, interval_of, is_narrow
+from jitree.dispatch.native.nests.structure import (
+    Interval,
+    Polynomial,
+    interval_of,
+    is_narrow,
+    known_interval,
+)
 from jitree.dispatch.native.ssa import PHI, Value
 from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.harness import compile_here
@@ -107,3 +116,66 @@ def test_the_interval_is_of_unbounded_integers() -> None:
     assert interval_of(product.times(-2), lambda symbol: 1).is_signed
     assert product.distance(product.times(-3)) == product.times(4), "no coefficient wraps"
     assert not is_narrow(product) and is_narrow(Polynomial.symbol(counter))
+
+
+_OPERATIONS: dict[str, Callable[..., int]] = {
+    "add.i64": lambda a, b: a + b,
+    "sub.i64": lambda a, b: a - b,
+    "mul.i64": lambda a, b: a * b,
+    "fma.i64": lambda a, b, c: a * b + c,
+    "min.i64.s": min,
+    "max.i64.s": max,
+    "and.i64": lambda a, b: a & b,
+}
+_SIGNED = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), -1, 0, 1, 64, 2**62, 2**63 - 1])
+_NUMBERS = itertools.count(1)
+
+
+def _value(operation: str, operands: tuple[Value, ...] = (), literals: tuple[int, ...] = ()) -> Value:
+    return Value(next(_NUMBERS), "i64", operation, list(operands), literals, 0, object())  # type: ignore[arg-type]
+
+
+def _constant(number: int) -> tuple[Value, int]:
+    return _value("const.i64", (), (number,)), number
+
+
+def _made(operation: str, operands: list[tuple[Value, int]]) -> tuple[Value, int]:
+    chosen = operands[: 3 if operation == "fma.i64" else 2]
+    number = _OPERATIONS[operation](*(number for _, number in chosen))
+    return _value(operation, tuple(value for value, _ in chosen)), (number + 2**63) % 2**64 - 2**63
+
+
+_LEAVES = (
+    _SIGNED.map(_constant)
+    | _SIGNED.map(lambda number: (_value("argument", (), (0,)), number))
+    | st.integers(-(2**31), 2**31 - 1).map(lambda number: (_value("ext.i32.i64.s"), number))
+    | st.integers(0, 2**32 - 1).map(lambda number: (_value("ext.i32.i64.u"), number))
+)
+_COMPUTED = st.recursive(
+    _LEAVES,
+    lambda inner: st.builds(_made, st.sampled_from([*_OPERATIONS]), st.lists(inner, min_size=3, max_size=3)),
+    max_leaves=12,
+)
+
+
+@given(_COMPUTED, st.integers(-(2**20), 2**20))
+def test_what_is_known_of_a_number_holds_modulo_2_64(made: tuple[Value, int], factor: int) -> None:
+    value, number = made
+    known = known_interval(Polynomial.symbol(value) * Polynomial.constant(factor))
+    assert known.low <= factor * number <= known.high
+
+
+def test_a_workgroups_share_of_rows_is_known() -> None:
+    """As compilers write it: ``min(144 - 64 * workgroup, 64)``. Without the extension it is any number."""
+    for kind, expected in {"ext.i32.i64.s": True, "argument": False}.items():
+        rest = _value("fma.i64", (_value(kind, (), (0,)), _constant(-64)[0], _constant(144)[0]))
+        rows = _value("min.i64.s", (rest, _constant(64)[0]))
+        known = known_interval(Polynomial.symbol(rows) * Polynomial.constant(3136))
+        assert known.is_signed is expected and known.high == 64 * 3136
+
+
+def test_a_long_chain_is_any_number() -> None:
+    value = _value("ext.i32.i64.s")
+    for _ in range(100_000):
+        value = _value("add.i64", (value, value))
+    assert not known_interval(Polynomial.symbol(value) * Polynomial.constant(2)).is_signed

@@ -1,0 +1,87 @@
+"""Runs ONNX models by other runtimes of the index, for `trained.py` and what compares with it.
+
+Each takes the file, an argument and a number of threads, and gives a function that runs the model once and
+gives its first result as a numpy array. All of them compute in 32 bits where the model does: OpenVINO and MNN
+take bfloat16 or fewer bits on processors that have these, unless told not to.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[], Any]
+
+
+def of_onnxruntime(model: Path, value: Array, threads: int) -> Call:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda: session.run(None, {name: value})[0]
+
+
+def of_openvino(model: Path, value: Array, threads: int) -> Call:
+    import openvino
+
+    core = openvino.Core()
+    settings = {
+        "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY",
+    }  # fmt: skip
+    request = core.compile_model(core.read_model(str(model)), "CPU", settings).create_infer_request()
+    return lambda: request.infer([value])[0]
+
+
+def of_mnn(model: Path, value: Array, threads: int) -> Call:
+    import _tools  # MNN's own, without its wrapper, which installs packages for its log
+    import MNN
+    import onnx
+
+    converted = model.with_suffix(".mnn")
+    with silent():
+        if not converted.exists():
+            _tools.mnnconvert(
+                ["", "-f", "ONNX", "--modelFile", str(model), "--MNNModel", str(converted), "--bizCode", "_"]
+            )
+        graph = onnx.load(model, load_external_data=False).graph
+        settings = {"backend": "CPU", "precision": "high", "numThread": threads}
+        module = MNN.nn.load_module_from_file(
+            str(converted), [graph.input[0].name], [graph.output[0].name],
+            runtime_manager=MNN.nn.create_runtime_manager((settings,)),
+        )  # fmt: skip
+    variable = MNN.expr.const(value, list(value.shape), MNN.expr.NCHW)
+    return lambda: np.array(module.forward([variable])[0].read())
+
+
+RUNTIMES: Final[dict[str, tuple[str, Callable[[Path, Array, int], Call]]]] = {
+    "onnxruntime": ("onnxruntime", of_onnxruntime),
+    "OpenVINO": ("openvino", of_openvino),
+    "MNN": ("MNN", of_mnn),
+}
+"""Name → package, and what makes a call. The first says what a result should be."""
+
+
+def installed() -> dict[str, Callable[[Path, Array, int], Call]]:
+    return {name: make for name, (package, make) in RUNTIMES.items() if importlib.util.find_spec(package)}
+
+
+@contextmanager
+def silent() -> Any:
+    """MNN writes to the process's standard output."""
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

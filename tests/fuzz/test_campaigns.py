@@ -1,0 +1,102 @@
+"""A short run of each campaign; ``python -m tests.fuzz --all --minutes 60`` is a long one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.fuzz import table
+from tests.fuzz.campaign import CASES, NAMES, campaign
+from tests.fuzz.numbered import run_numbers
+
+Counts = Counter[str]
+
+
+def _always(counts: Counts) -> bool:
+    return True
+
+
+class Row(NamedTuple):
+    """Cases of a campaign, and what their numbers show if they hit what they are for."""
+
+    numbers: Iterable[int]
+    holds: Callable[[Counts], Any] = _always
+
+
+DIVIDED = 1476
+"""A nest whose few iterations are divided by 2**31: it did not end where it was split by the divisor."""
+CUT = (22, 54, 218, 405)
+"""Kernels that can be cut into parts. The last two read scratch memory that their loops may not fill."""
+ROWS = {
+    "modules": Row(
+        range(400), lambda counts: counts["loaded"] > 40 and counts["refused with OUT_OF_RANGE"] > 40
+    ),
+    "executables": Row(
+        range(200),
+        lambda counts: all(counts[f"{kind}: loaded"] for kind in ("structure", "tables", "cuda", "kernel")),
+    ),
+    "archives": Row(range(600), lambda counts: counts[".gguf: loaded"] and counts[".irpa: OUT_OF_RANGE"]),
+    "programs": Row(
+        range(1, 49), lambda counts: counts["calls"] > counts["calls that end with a status"] > 0
+    ),
+    "nests": Row(
+        chain(range(48), [DIVIDED]),
+        lambda counts: (
+            counts["calls"] > counts["calls that end with a status"] * 4 > 0
+            and counts["calls on auto that go over to machine code"] * 8 > counts["calls"]
+        ),
+    ),
+    "kernels": Row(
+        chain(range(8), CUT),
+        lambda counts: (
+            counts["nests"] >= 8
+            and counts["calls in parts"] > 0
+            and counts["calls"] > counts["calls that end with a status"] * 2 > 0
+        ),
+    ),
+    "sandboxes": Row(
+        range(2, 8), lambda counts: counts["calls"] > counts["calls that end with a status"] > 0
+    ),
+    "interruptions": Row(range(3), lambda counts: counts["rounds"] == 3 * 34),
+    "machines": Row(range(3), lambda counts: counts["double"] and counts["threads"]),
+    "faults": Row(
+        range(63),
+        lambda counts: (
+            counts["mapping: RESOURCE_EXHAUSTED"] and counts["file, no permission: PERMISSION_DENIED"]
+        ),
+    ),
+    "drivers": Row(range(30, 42), lambda counts: counts["cuEventCreate: RESOURCE_EXHAUSTED"] == 2),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_short_campaign_finds_nothing(name: str) -> None:
+    of, row = campaign(name), ROWS[name]
+    numbers = list(row.numbers)
+    found, counts = run_numbers(
+        of.check, (range(number, number + 1) for number in numbers), 1, of.seconds, prepare=of.prepare
+    )
+    assert not found, "\n".join(map(str, found))
+    assert counts[CASES] == len(numbers) or name == "faults", "where the system is not asked there is no case"
+    assert row.holds(counts), counts
+
+
+def test_each_campaign_has_a_short_run() -> None:
+    assert set(ROWS) == set(NAMES)
+
+
+def test_the_page_has_the_table() -> None:
+    assert "\n".join(table.page()) in table.PAGE.read_text()
+
+
+def test_rows_add_up(tmp_path: Path) -> None:
+    file = tmp_path / "t.tsv"
+    table.add(file, "nests", 8, 8, 2.4, 1, "2026-01-01")
+    row = table.add(file, "nests", 12, 4, 1.6, 0, "2026-01-02")
+    assert row == table.Row("nests", 12, 12, 4, 1, "2026-01-01", "2026-01-02")
+    assert table.rows(file.read_text())["nests"] == row and row.rate == 3

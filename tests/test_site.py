@@ -1,0 +1,101 @@
+"""The site has every page and public name; ``.ci/run`` checks what Sphinx makes of it (``tests.site``)."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+import jitree
+from tests.api.test_failures import FAILURES
+from tests.pages import ROOT, blocks
+from tests.site import drawings, finding, pages, performance, reference
+from tests.site.__main__ import short_list
+from tests.site.links import broken
+
+HOW = sorted((ROOT / "docs" / "how").glob("*.md"))
+FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    folder = tmp_path_factory.mktemp("source")
+    return folder, pages.gather(folder, {**reference.pages(), performance.PAGE: "# Performance\n\nRatios.\n"})
+
+
+def test_each_page_is_in_the_table_of_contents_once(gathered: tuple[Path, dict[str, str]]) -> None:
+    folder, texts = gathered
+    listed: list[str] = []
+    for path in folder.rglob("*.md"):
+        for contents in re.findall(r"```\{toctree\}\n(.*?)```", path.read_text(), re.DOTALL):
+            listed += [name.removeprefix("/") for name in contents.split() if name.startswith("/")]
+    written = {str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.md")}
+    assert sorted(listed) == sorted((written | {"reference/index"}) - {"index"})
+    assert texts.keys() == (pages.all_pages().keys() | {performance.PAGE, "parts.md"})
+
+
+def test_links_of_pages_lead_to_what_is_there(gathered: tuple[Path, dict[str, str]]) -> None:
+    folder, _ = gathered
+    for path in folder.rglob("*.md"):
+        for link in pages.LINK.finditer(pages.CODE.sub("", path.read_text(encoding="utf-8"))):
+            if link.group(3) and not re.match(r"[a-z]+:", link.group(3)):
+                assert (path.parent / link.group(3)).is_file(), (path, link.group(0))
+
+
+def test_each_public_name_has_a_page(gathered: tuple[Path, dict[str, str]]) -> None:
+    for name in {*jitree.__all__, "compile"} - {"__version__"}:
+        assert (gathered[0] / "reference" / f"jitree.{name}.rst").exists(), name
+    assert all(said for _, _, said in reference.entries())
+
+
+@pytest.mark.parametrize("path", HOW, ids=lambda path: path.stem)
+def test_drawings(path: Path) -> None:
+    """Each page on how it works has one, with boxes, and its lines end nowhere in the void."""
+    found = drawings.DRAWING.findall(path.read_text(encoding="utf-8"))
+    assert found
+    for text in found:
+        canvas = drawings.Canvas(text)
+        ElementTree.fromstring(drawings.svg(text, path.stem))
+        assert [*canvas.boxes()]
+        for column, row, character in canvas.places():
+            for dx, dy in drawings.LINES.get(character, ()):
+                near = canvas.at(column + dx, row + dy) + canvas.at(column + 2 * dx, row + 2 * dy)
+                assert near != "  ", f"{path.name}, line {row + 1}: {character}"
+
+
+def test_the_frequent_errors_are_those_that_are_raised() -> None:
+    shown = [text.strip() for text in blocks(FAQ, "text")]
+    assert len(shown) >= 30
+    assert {*shown} <= {golden.partition(" | ")[0] for _, golden in FAILURES.values()}
+
+
+def test_the_list_for_programs_has_all_pages(gathered: tuple[Path, dict[str, str]]) -> None:
+    texts = gathered[1]
+    lines = [line for line in short_list(texts).splitlines() if line.startswith("- [")]
+    assert len(lines) == len(texts) - 1 + len(reference.entries())
+    assert all(len(pages.LINK.findall(line)) == 1 and line.partition("): ")[2] for line in lines)
+
+
+def test_measurements_become_a_page() -> None:
+    page = performance.page((ROOT / performance.SOURCE).read_text(encoding="utf-8"))
+    assert "| local-sync, from device | 7 |" in page
+    assert "load of 100 dispatches | 0." in page and "`ddddocr`" in page
+
+
+def test_questions_name_pages() -> None:
+    assert len(finding.questions()) >= 10
+    assert all((ROOT / f"{page}.md").exists() for _, _, page in finding.questions())
+
+
+def test_links_that_are_broken_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a id="x" href="b.html#y"></a><a href="#x"></a><a href="c.html"></a>')
+    (tmp_path / "b.html").write_text(
+        '<img src="https://example.org/a.png"><a href="https://example.org"></a>'
+    )
+    assert [*broken(tmp_path)] == [
+        "a.html: no such place: b.html#y",
+        "a.html: no such page: c.html",
+        "b.html: comes from elsewhere: https://example.org/a.png",
+    ]
