@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.array import Array
+from jitree.api.calls.native.cpython_layout import unsupported_because
 from jitree.api.calls.overlaps import arrays_of, shares_memory
 from jitree.api.calls.tensor_packing import Donation, as_array
 from jitree.api.function import Function
@@ -323,9 +324,15 @@ class Explanations(dict[str, Explanation]):
         """Lines that say which device is which, and which of them functions have arguments and results on."""
 
     def __str__(self) -> str:
-        return "\n".join([self.placement, *map(str, self.values())])
+        return "\n".join([self.placement, *_slow_calls(), *map(str, self.values())])
 
     __repr__ = __str__
+
+
+def _slow_calls() -> list[str]:
+    """A line that says why Python makes all calls, where it does."""
+    why = unsupported_because()
+    return [f"calls: Python makes them: {why} (docs/platforms.md)"] if why else []
 
 
 def explain(session: Any, function: str | Function | None) -> Explanation | Explanations:

@@ -6,7 +6,6 @@ come with a session. What a module says that found no device is explained here.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from jitree import errors
 from jitree.api.calls.refusal import listed
 from jitree.base.arguments import is_one_of, shown
+from jitree.base.platform import UNAME
 from jitree.base.records import NamedTuple
 from jitree.codegen import image
 from jitree.dispatch.context import WAITING_TIERS
@@ -167,7 +167,7 @@ def explain_incompatible(message: str, devices: Sequence[str]) -> str:
     several = f"it runs on {wanted} devices or more, give the session a list of them; "
     return (
         f"the module was compiled for device '{targets}' with executables '{formats or 'none'}', "
-        f"and the devices here are: {', '.join(devices)} on {os.uname().machine}; "
+        f"and the devices here are: {', '.join(devices)} on {UNAME}; "
         f"{several if wanted > len(devices) else ''}{message}"
     )
 
@@ -242,7 +242,7 @@ def _hal_images() -> list[image.Recipe]:
     from jitree.hal.local import executor
     from jitree.modules.hal.native import RECIPE
 
-    return [RECIPE, executor.RECIPE] if executor.supported() else [RECIPE]
+    return [RECIPE, executor.RECIPE] if executor.SUPPORTED else [RECIPE]
 
 
 def begin_hal() -> None:

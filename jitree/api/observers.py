@@ -271,7 +271,7 @@ class Observable(abc.ABC):
 
     def trim(self) -> None:
         """Gives back memory that is only kept to be used again; modules do so, too."""
-        from jitree.base.memory import give_back_free_memory
+        from jitree.base.platform import give_back_free_memory
         from jitree.dispatch.host_module import Signal
 
         self._require_open()

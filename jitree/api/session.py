@@ -18,7 +18,8 @@ from jitree.api.observers import Observable
 from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
 from jitree.api.session_arguments import Compiled, Loaded, Modules
 from jitree.base.finalizers import Finalized, Remade, require_interpreter
-from jitree.base.memory import give_back_much_free_memory, once
+from jitree.base.memory import once
+from jitree.base.platform import give_back_much_free_memory
 from jitree.dispatch.context import WAITING_TIERS, Context, ContextFlags, ModuleLike, default_tier
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.dispatch.host_module import HostModule

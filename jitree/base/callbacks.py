@@ -21,7 +21,8 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from jitree.base.finalizers import object_at
-from jitree.base.memory import C_LIBRARY, Mapping, map_code, once
+from jitree.base.memory import once
+from jitree.base.platform import C_LIBRARY, MACHINE, SYSTEM, Mapping, map_code
 from jitree.errors import AFTER_OVERFLOW, StatusCode
 
 _ARGUMENTS: Final = 6
@@ -95,7 +96,7 @@ class Callback:
         self._count = count
         self._failed = failed
         self._failure = failure
-        code = _MACHINE_CODE.get(os.uname().machine)
+        code = _MACHINE_CODE.get(MACHINE)
         if code is None:
             plain = _PLAIN(self._attempt)
             self._code: object = plain
@@ -170,7 +171,7 @@ class _Table:
             import threading  # 2 ms
 
             main = threading.main_thread().ident or 0
-        self._words[0] = main if os.uname().machine == "x86_64" else 0
+        self._words[0] = main if MACHINE == "x86_64" and SYSTEM == "linux" else 0
         self._words[1] = 0 if get_ident() != main else self._words[1]
 
     def _publish(self, place: int, serve: Callable[[int], None]) -> None:

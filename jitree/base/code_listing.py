@@ -10,7 +10,6 @@ Linux). ``jitdump``: ``/tmp/jit-PID.dump``, with the code, which ``perf inject -
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import stat
 import struct
@@ -21,6 +20,7 @@ from itertools import pairwise
 from typing import Final, Protocol
 
 from jitree.base.finalizers import OwnedDescriptor, guard
+from jitree.base.platform import EXECUTE, MACHINE, READ, mapped_file
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 
 _FOLDER: Final = "/tmp"  # where perf looks
@@ -55,11 +55,10 @@ class DumpFile:
         self._opened = _open(f"jit-{os.getpid()}.dump")
         descriptor = self._opened.number
         os.ftruncate(descriptor, 0)  # what an earlier process of this number has written
-        machine = _MACHINES.get(os.uname().machine, 0)
+        machine = _MACHINES.get(MACHINE, 0)
         now = time.monotonic_ns()
         os.write(descriptor, _HEADER.pack(_MAGIC, 1, _HEADER.size, machine, 0, os.getpid(), now, 0))
-        access = mmap.PROT_READ | mmap.PROT_EXEC
-        self._page = mmap.mmap(descriptor, _HEADER.size, mmap.MAP_PRIVATE, access)
+        self._page = mapped_file(descriptor, _HEADER.size, READ | EXECUTE)
         self._count = 0
 
     def add(self, name: bytes, address: int, size: int) -> None:

@@ -73,7 +73,9 @@ def _give_up(spares: tuple[Spare, ...]) -> None:
 
 
 def _left() -> int | None:
-    from jitree.base.available_resources import available_memory  # 2 ms to import: not for a first result
+    from jitree.base.platform.available_resources import (
+        available_memory,  # 2 ms to import: not for a first result
+    )
 
     try:
         return available_memory()

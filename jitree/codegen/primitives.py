@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from jitree.base.memory import map_code
+from jitree.base.platform import MACHINE, map_code
 from jitree.codegen.record import MemoryRecord, memory_as, place_of
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -286,8 +286,7 @@ def call_kernel(function: int, environment: int, dispatch: int, workgroup: int) 
 @cache
 def _kernel_call() -> Callable[[int, int, int, int], int]:
     """Leaves denormals as they are where there is no code above."""
-    machine = os.uname().machine.lower()
-    code = _CODE.get({"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine))
+    code = _CODE.get(MACHINE)
     if code is None:
         return lambda function, *states: _DIRECT(function)(*states)
     mapping = map_code(bytes.fromhex(code))

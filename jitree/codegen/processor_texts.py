@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from jitree.base.processor import MACHINES
+from jitree.base.platform.processor import MACHINES
 
 PREFIX: Final = "processor."
 _NAME: Final = re.compile(rf'@"{re.escape(PREFIX)}([^"]+)"')
@@ -94,9 +94,7 @@ define i64 @processor.ticks() alwaysinline nounwind {
 """
 """The same for RISC-V, which cannot flush denormals."""
 
-_TEXTS: Final = {
-    "x86_64": _X86_64, "amd64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64, "riscv64": _RISCV64,
-}  # fmt: skip
+_TEXTS: Final = {"x86_64": _X86_64, "aarch64": _AARCH64, "riscv64": _RISCV64}
 assert _TEXTS.keys() == MACHINES
 
 

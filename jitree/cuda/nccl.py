@@ -23,6 +23,7 @@ import numpy as np
 
 from jitree import errors
 from jitree.base.finalizers import guard
+from jitree.base.platform import open_library
 from jitree.errors import CancelledError, StatusError, is_interruption, pass_interruption
 from jitree.hal.groups.presence import FAILED, LEFT, NOTE_BYTES, Presence
 from jitree.hal.groups.transport import wait_looking
@@ -400,7 +401,7 @@ def _open() -> ctypes.CDLL:
     failure: OSError | None = None
     for candidate in (*map(str, _packaged()), _SONAME):
         try:
-            return ctypes.CDLL(candidate)
+            return open_library(candidate)
         except OSError as error:
             errors.pass_interruption(error)
             failure = failure or error

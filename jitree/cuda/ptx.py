@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jitree.base.available_resources import available_processors
 from jitree.base.events import BUILT
 from jitree.base.logs import note
+from jitree.base.platform.available_resources import available_processors
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import FlatImage, Recipe
 from jitree.errors import IncompatibleError, InvalidArgumentError, StatusError, ignored

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.events import DISPATCH
 from jitree.base.finalizers import guard
+from jitree.base.platform import open_library
 from jitree.base.records import NamedTuple
 from jitree.errors import StatusError, pass_interruption
 from jitree.hal.local.queue_record import PROFILED
@@ -123,7 +124,7 @@ def tracer() -> Tracer | None:
         pass_interruption(error)
         path = "libcupti.so"
     try:
-        return Tracer(ctypes.CDLL(path))
+        return Tracer(open_library(path))
     except OSError as error:
         pass_interruption(error)
         return None

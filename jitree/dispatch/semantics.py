@@ -8,15 +8,18 @@ table, so a row here cannot disagree with it.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
+from jitree.base.platform import address_of_function
 from jitree.base.records import NamedTuple
 from jitree.codegen.vector_math import functions
 from jitree.dispatch import semantics_float, semantics_integer
-from jitree.dispatch.math_library import math_functions
+from jitree.regs.layout import MATH_FUNCTIONS
 from jitree.vmfb.instructions import INSTRUCTIONS, Instruction
 
 FAMILIES: Final[tuple[ModuleType, ...]] = (
@@ -42,6 +45,18 @@ class Semantic(NamedTuple):
     refusal: str | None = None
     """``x``, when the function refuses operands by ``require_x`` of :mod:`jitree.codegen.numbers`, in
     divisions the first two. Machine code checks them before."""
+
+
+def _c_function(name: str) -> Callable[..., float]:
+    kind = ctypes.c_float if name == "remainderf" else ctypes.c_double
+    operands = (kind,) * (2 if name in ("atan2", "pow", "remainder", "remainderf") else 1)
+    return ctypes.CFUNCTYPE(kind, *operands)(address_of_function(name))
+
+
+@cache
+def math_functions() -> dict[str, Callable[..., float]]:
+    """The functions by name; every tier calls them, so all agree bit for bit."""
+    return {name: _c_function(name) for name in MATH_FUNCTIONS}
 
 
 def _math_name(row: Instruction) -> str | None:

@@ -314,7 +314,7 @@ class ThreadTeam(MemoryRecord):
     alone_ticks: i64  # for how long they were not
     masks: i64  # address of one affinity mask of MASK_SIZE bytes per thread, the first one's first
     submitter: Atomic  # processor on which the last group was opened
-    futex: i64  # number of the system call
+    parking_call: i64  # number of the system call by which helpers sleep and are woken
     claimed: line  # generation << 32 | next chunk
     finished: line  # chunks of the group that are done
     posted: line  # POSTING for every group, and below that the number of workers that are to help
@@ -324,7 +324,7 @@ class ThreadTeam(MemoryRecord):
 class Helper(MemoryRecord):
     """Tells others of a worker thread."""
 
-    asleep: line  # 1 = it sleeps or is about to: a futex
+    asleep: line  # 1 = it sleeps or is about to: the word that it parks on
 
 
 POSTING: Final = 1 << 8
@@ -364,12 +364,6 @@ LOOKS_BETWEEN_YIELDS: Final = 1023
 """Looks of the submitting thread at what is finished before others may have its processor: all bits set."""
 MOST_LOOKS: Final = 100_000
 """Looks of a worker for something new before it parks, whatever the clock says."""
-FUTEX_CALLS: Final = {"x86_64": 202, "amd64": 202}
-FUTEX_CALL: Final = 98
-"""Numbers of the system call; the second everywhere else."""
-FUTEX_WAIT: Final = 128
-FUTEX_WAKE: Final = 129
-"""Operations of the futex system call on memory of one process (FUTEX_PRIVATE_FLAG)."""
 MASK_SIZE: Final = 128
 """Bytes: up to 1024 processors."""
 BYTES_PER_TICK: Final = 4

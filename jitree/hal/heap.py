@@ -21,7 +21,7 @@ import numpy as np
 
 from jitree.base.arguments import integer, natural
 from jitree.base.finalizers import Finalizer, guard, uninterrupted
-from jitree.base.memory import READ, WRITE, Mapping, page_up
+from jitree.base.platform import READ, WRITE, Mapping, page_up
 from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.hal.allocator import (

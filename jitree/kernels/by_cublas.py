@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from jitree.base.platform import open_library
 from jitree.errors import InternalError, UnavailableError
 from jitree.kernels.kernel import DEVICE, Kernel, KernelCall
 
@@ -59,7 +60,7 @@ def library() -> ctypes.CDLL:
     found = [str(path) for name in _SONAMES for folder in folders for path in folder.glob(f"*/lib/{name}")]
     for name in (*found, *_SONAMES):
         with suppress(OSError):
-            return ctypes.CDLL(name)
+            return open_library(name)
     raise UnavailableError(
         "this kernel is cuBLAS's, which is not there; pip install nvidia-cublas-cu12, or use "
         "jitree.kernels.by_triton"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from jitree.base.memory import PAGE_SIZE
+from jitree.base.platform import PAGE_SIZE
 from jitree.base.records import NamedTuple, rows_of
 from jitree.errors import FailedPreconditionError, StatusError, UnavailableError, UnimplementedError
 from jitree.loaders import elf_format as elf

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import sys
 from functools import cache
 from typing import Final
 
+from jitree.base.platform import MACHINE
 from jitree.base.records import NamedTuple, rows_of
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 
@@ -161,8 +161,8 @@ ARCHITECTURES: Final = (
 )  # fmt: skip
 """Relocation types that a linked shared object without imports can hold."""
 
-_UNAME_NAMES: Final = {
-    "x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm_64", "arm64": "arm_64", "riscv64": "riscv_64",
+_NAMES: Final = {
+    "x86_64": "x86_64", "aarch64": "arm_64", "riscv64": "riscv_64",
     "i686": "x86_32", "i386": "x86_32", "armv7l": "arm_32", "armv8l": "arm_32",
 }  # fmt: skip
 
@@ -184,7 +184,7 @@ def host_architecture() -> Architecture | None:
 
     None where there is none: then no embedded ELF can be loaded.
     """
-    name = _UNAME_NAMES.get(os.uname().machine.lower())
+    name = _NAMES.get(MACHINE)
     bits = 64 if sys.maxsize > 2**32 else 32
     for row in ARCHITECTURES:
         if row.name == name and row.word_size.bits == bits and sys.byteorder == "little":

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from jitree import errors
-from jitree.base.memory import EXECUTE, NONE, READ, WRITE, Mapping, note_native, page_down, page_up
+from jitree.base.memory import note_native
+from jitree.base.platform import EXECUTE, NONE, READ, WRITE, CodeMapping, page_down, page_up
 from jitree.errors import FailedPreconditionError, NotFoundError, PermissionDeniedError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders import elf_format as elf
@@ -134,7 +135,7 @@ class ElfImage:
     def __init__(self, file: ElfFile, data: memoryview) -> None:
         alignment = max(load.alignment for load in file.loads)
         self._file = file
-        self._mapping = Mapping(file.high - file.low, alignment)
+        self._mapping = CodeMapping(file.high - file.low, alignment)
         self.bias = self._mapping.address - file.low
         self._view = self._mapping.view()
         _check_pages(file)

@@ -9,8 +9,6 @@ LLVM's name, its bit in word 0, and the name that the operating system gives it.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import struct
 from array import array
 from collections.abc import Callable, Sequence
@@ -18,8 +16,8 @@ from collections.abc import Mapping as MappingOf
 from functools import cache
 from typing import Final
 
-from jitree.base import processor
-from jitree.base.memory import Mapping, map_code, once
+from jitree.base.memory import once
+from jitree.base.platform import MACHINE, UNAME, Mapping, map_code, processor
 from jitree.base.records import Protocol
 from jitree.errors import NotFoundError, UnavailableError, UnimplementedError
 from jitree.regs.memory import address_of, zeroed
@@ -45,13 +43,16 @@ _X86_64: Final = """
 executable asks for it."""
 
 _ARM_64: Final = """
-    fp-armv8 0 1:0        lse 1 1:8           lse128 2 2:47       fullfp16 10 1:9,1:10
-    fp16fml 11 1:23       dotprod 12 1:20     i8mm 13 2:13        bf16 14 2:14
-    sve 20 1:22           sve2 21 2:1         sve2p1 22 2:36      sve2-bitperm 23 2:4
-    f32mm 24 2:10         f64mm 25 2:11       sme 30 2:23         sme2 31 2:37
-    sme2p1 32 2:38        sme-f16f16 33 2:42  sme-f64f64 34 2:25  sme-i16i64 35 2:24
+    fp-armv8 0 1:0/AdvSIMD             lse 1 1:8/FEAT_LSE         lse128 2 2:47/FEAT_LSE128
+    fullfp16 10 1:9,1:10/FEAT_FP16     fp16fml 11 1:23/FEAT_FHM   dotprod 12 1:20/FEAT_DotProd
+    i8mm 13 2:13/FEAT_I8MM             bf16 14 2:14/FEAT_BF16     sve 20 1:22
+    sve2 21 2:1           sve2p1 22 2:36      sve2-bitperm 23 2:4 f32mm 24 2:10         f64mm 25 2:11
+    sme 30 2:23/FEAT_SME               sme2 31 2:37/FEAT_SME2     sme2p1 32 2:38/FEAT_SME2p1
+    sme-f16f16 33 2:42/FEAT_SME_F16F16 sme-f64f64 34 2:25/FEAT_SME_F64F64
+    sme-i16i64 35 2:24/FEAT_SME_I16I64
 """
-"""Words and bits of the kernel's HWCAP (1) and HWCAP2 (2), arch/arm64/include/uapi/asm/hwcap.h in Linux."""
+"""Words and bits of the kernel's HWCAP (1) and HWCAP2 (2), arch/arm64/include/uapi/asm/hwcap.h in Linux; and
+names of macOS, "Determining instruction set characteristics" of Apple."""
 
 _RISCV_64: Final = """
     v 0 v              zvfhmin 1 zvfhmin   zvfh 2 zvfh         zvfbfwma 3 zvfbfwma
@@ -60,8 +61,6 @@ _RISCV_64: Final = """
 """Extensions of the isa line of /proc/cpuinfo."""
 
 _NO_BIT: Final = "-"
-_AT_HWCAP: Final = {1: 16, 2: 26}
-"""getauxval(3) keys of the two words."""
 
 
 class CpuData:
@@ -92,12 +91,11 @@ class CpuData:
 @cache
 def host_cpu_data() -> CpuData:
     """The features of this machine's processor; none on an architecture without rows."""
-    machine = os.uname().machine.lower()
-    if machine in ("x86_64", "amd64"):
+    if MACHINE == "x86_64":
         return _read(_X86_64, processor.words("flags").__contains__)
-    if machine in ("aarch64", "arm64"):
-        return _read(_ARM_64, _has_hwcaps)
-    if machine == "riscv64":
+    if MACHINE == "aarch64":
+        return _read(_ARM_64, processor.has_capability)
+    if MACHINE == "riscv64":
         return _read(_RISCV_64, _riscv_extensions(processor.words("isa")).__contains__)
     return CpuData({})
 
@@ -115,14 +113,6 @@ def _riscv_extensions(isa: frozenset[str]) -> frozenset[str]:
         letters, *names = text.removeprefix("rv64").split("_")
         extensions.update(letters, names)
     return frozenset(extensions)
-
-
-def _has_hwcaps(bits: str) -> bool:
-    """Whether all bits of ``"word:bit,word:bit"`` are set."""
-    getauxval = ctypes.CDLL(None).getauxval
-    getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
-    pairs = (pair.split(":") for pair in bits.split(","))
-    return all(getauxval(_AT_HWCAP[int(word)]) >> int(bit) & 1 for word, bit in pairs)
 
 
 ENVIRONMENT_SIZE: Final = 96
@@ -203,7 +193,6 @@ class Environment:
 
 @once
 def _thunk() -> Mapping:
-    machine = os.uname().machine.lower()
-    if machine not in _THUNKS:
-        raise UnimplementedError(f"executables with imports cannot be run on {machine}")
-    return map_code(bytes.fromhex(_THUNKS[machine]))
+    if MACHINE not in _THUNKS:
+        raise UnimplementedError(f"executables with imports cannot be run on {UNAME}")
+    return map_code(bytes.fromhex(_THUNKS[MACHINE]))

@@ -14,7 +14,7 @@ import struct
 import tempfile
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ from jitree import errors
 from jitree.base.callbacks import allocator_address
 from jitree.base.finalizers import Finalizer, OwnedDescriptor, uninterrupted
 from jitree.base.memory import note_native
-from jitree.base.records import NamedTuple, Protocol
+from jitree.base.platform import files, open_library, open_math_library
+from jitree.base.records import Protocol
 from jitree.errors import (
     FailedPreconditionError,
     IncompatibleError,
@@ -30,7 +31,6 @@ from jitree.errors import (
     attribute_of,
     error_context,
     pass_interruption,
-    system_refusals,
 )
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.elf_file import read_elf
@@ -43,22 +43,10 @@ PRESERVE_VARIABLE: Final = "IREE_PRESERVE_DYLIB_TEMP_FILES"
 """``1`` keeps the temporary files of libraries, another value is the folder to keep them in."""
 Buffer = bytes | memoryview
 
-_DESCRIPTORS: Final = "/proc/self/fd"
-_MAPS: Final = "/proc/self/maps"
-_MFD_CLOEXEC: Final = 1
-_MFD_EXEC: Final = 16
-"""Linux 6.3 and newer want to be told that the file will be executed; older kernels refuse the flag."""
-
 _FORMAT_PREFIX: Final = "system-elf-"
 _FOOTER: Final = struct.Struct("<8sIIQQQQ")
 """Magic, version, flags, offset and size of the library, of debug data."""
 _FOOTER_MAGIC: Final = b"IREEDBG\0"
-
-
-class _AddressRange(NamedTuple):
-    start: int
-    end: int
-    executable: bool
 
 
 class SharedObject:
@@ -78,16 +66,16 @@ class SharedObject:
             raise IncompatibleError("libraries cannot be loaded on this machine's architecture")
         # Linkers read what the headers say without looking where a file ends, and end the process.
         read_elf(memoryview(data), architecture)
-        _make_math_library_global()
+        open_math_library()
         status = os.stat(path)
         try:
             # All symbols are bound now: with lazy binding a missing one would end the process when called.
-            library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            library = open_library(path)
         except OSError as error:
             pass_interruption(error)
             raise FailedPreconditionError(f"the system's linker cannot load the library: {error}") from None
         self._library = library
-        self._ranges = _mapped_ranges(status.st_dev, status.st_ino)
+        self._ranges = files.mapped_ranges(status.st_dev, status.st_ino)
         self._ending = Finalizer(uninterrupted(partial(_close, library._handle, keep)))
 
     @staticmethod
@@ -96,11 +84,11 @@ class SharedObject:
         preserve = os.environ.get(PRESERVE_VARIABLE, "")
         if preserve:
             return SharedObject(_preserved_file(data, None if preserve == "1" else preserve), data)
-        opened = _memory_file(data) if os.path.isdir(_DESCRIPTORS) else None
+        opened = files.code_file(data)
         if opened is not None:
             # The linker knows libraries by name: the descriptor, and with it the name, stays taken while the
             # library is open. A second library under the same name would silently be the first.
-            return SharedObject(f"{_DESCRIPTORS}/{opened.number}", data, opened)
+            return SharedObject(files.path_of(opened.number), data, opened)
         with tempfile.NamedTemporaryFile(prefix="jitree_", suffix=".so") as file:
             file.write(data)
             file.flush()
@@ -143,7 +131,7 @@ class SharedObject:
             )
         return found.end
 
-    def _range(self, address: int, size: int, what: str) -> _AddressRange:
+    def _range(self, address: int, size: int, what: str) -> files.AddressRange:
         for mapped in self._ranges:
             if mapped.start <= address and address + size <= mapped.end:
                 return mapped
@@ -157,51 +145,12 @@ def _close(handle: int, keep: OwnedDescriptor | None) -> None:
     _ctypes.dlclose(handle)
 
 
-@cache
-def _make_math_library_global() -> ctypes.CDLL | None:
-    """Loads the C math library, which compiled libraries use without saying so."""
-    try:
-        return ctypes.CDLL("libm.so.6", mode=os.RTLD_GLOBAL | os.RTLD_NOW)
-    except OSError as error:  # where it is part of the C library, which is global anyway
-        pass_interruption(error)
-        return None
-
-
-def _memory_file(data: Buffer) -> OwnedDescriptor | None:
-    """A file in memory; None where that is not allowed."""
-    for flags in (_MFD_CLOEXEC | _MFD_EXEC, _MFD_CLOEXEC):
-        try:
-            opened = OwnedDescriptor(os.memfd_create, "jitree-executable", flags)
-        except (AttributeError, OSError) as error:
-            pass_interruption(error)
-            continue
-        with open(opened.number, "wb", closefd=False) as file:
-            file.write(data)
-        return opened
-    return None
-
-
 def _preserved_file(data: Buffer, folder: str | None) -> str:
     with tempfile.NamedTemporaryFile(
         prefix="iree_dylib_", suffix="_mem_.so", dir=folder, delete=False
     ) as file:
         file.write(data)
     return file.name
-
-
-def _mapped_ranges(device: int, inode: int) -> tuple[_AddressRange, ...]:
-    """Where a file is mapped in this process; neighbouring ranges of one kind as one."""
-    wanted = f"{os.major(device):02x}:{os.minor(device):02x}", str(inode)
-    ranges: list[_AddressRange] = []
-    with system_refusals(f"libraries of the system cannot be used without '{_MAPS}'"):
-        lines = Path(_MAPS).read_text().splitlines()
-    for line in lines:
-        place, rights, _, file_device, file_inode, *_ = line.split(maxsplit=5)
-        if (file_device, file_inode) != wanted or "r" not in rights:
-            continue
-        start, end = (int(part, 16) for part in place.split("-"))
-        ranges.append(_AddressRange(start, end, "x" in rights))
-    return tuple(ranges)
 
 
 class SystemLibraryLoader(ExecutableLoader):

@@ -20,9 +20,9 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 
 from jitree.base.arguments import shown
-from jitree.base.available_resources import available_memory
 from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Finalized, Unique, guard
+from jitree.base.platform.available_resources import available_memory
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,

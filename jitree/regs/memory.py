@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from jitree.base.memory import address_of as address_of
-from jitree.base.memory import zero_pages
+from jitree.base.platform import zero_pages
 from jitree.base.records import NamedTuple
 from jitree.codegen.record import words_of
 from jitree.errors import ResourceExhaustedError, pass_interruption

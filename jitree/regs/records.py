@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.base.memory import PAGE_SIZE
+from jitree.base.platform import PAGE_SIZE
 from jitree.codegen.record import words_of
 from jitree.errors import ResourceExhaustedError, pass_interruption
 from jitree.regs.buffer import VmBuffer

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.base.tables import TextTable
 from jitree.errors import InvalidArgumentError, StatusError, ignored
 from jitree.tools.element_parsing import parse_float

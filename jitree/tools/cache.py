@@ -53,7 +53,7 @@ def batches(paths: Sequence[str]) -> Iterator[Provider | ImageBatch]:
     from jitree.hal.local import executor
     from jitree.loaders.vmvx import kernels as vmvx_kernels
 
-    own = (item for item in own_recipes() if item != executor.RECIPE or executor.supported())
+    own = (item for item in own_recipes() if item != executor.RECIPE or executor.SUPPORTED)
     yield from map(provider, own)
     for path in paths:
         module = BytecodeModule.load(path)

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from jitree import __version__
 from jitree.base.near_names import did_you_mean, near_path
+from jitree.base.platform import SYSTEM, UNAME
 from jitree.errors import (
     InvalidArgumentError,
     NotFoundError,
@@ -373,7 +374,7 @@ def versions() -> str:
     rows = [
         ("modules", f"of IREE {packaged[0]} to {packaged[-1]}"),
         ("python", f"{platform.python_version()} ({platform.python_implementation()}, {sys.executable})"),
-        ("system", f"{platform.system()} {platform.machine()}"),
+        ("system", f"{SYSTEM} {UNAME}"),
         *((name, _installed(name)) for name in _PACKAGES),
         ("package", str(Path(__file__).parents[1])),
     ]

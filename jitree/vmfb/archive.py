@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, TypeGuard
 
 import numpy as np
 
-from jitree.base.memory import PAGE_SIZE, address_of, mapped_file, private_file
+from jitree.base.memory import address_of, private_file
+from jitree.base.platform import PAGE_SIZE, mapped_file
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     InvalidArgumentError,

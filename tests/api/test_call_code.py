@@ -74,6 +74,18 @@ def test_other_interpreters_are_left_alone(monkeypatch: pytest.MonkeyPatch, name
     assert not cpython_layout.is_known()
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"), [("t", "free-threaded"), ("", "does not know the objects of cpython")]
+)
+def test_explanations_say_why_python_makes_calls(
+    session: Session, monkeypatch: pytest.MonkeyPatch, flags: str, said: str
+) -> None:
+    assert "calls: " not in str(session.explain())
+    monkeypatch.setattr(cpython_layout, "is_supported", lambda: False)
+    monkeypatch.setattr(sys, "abiflags", flags)
+    assert said in str(session.explain())
+
+
 @pytest.mark.parametrize("field", ["data", "dtype", "dimensions", "flags"])
 def test_arrays_that_lie_otherwise_are_noticed(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     offsets = dict(layout_of(Ndarray).offsets)

@@ -7,7 +7,6 @@ import gc
 import signal
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -16,7 +15,7 @@ import pytest
 
 from jitree import Array, Session, donate
 from jitree.api.calls.native import RECIPE
-from jitree.base import dlpack, dlpack_names
+from jitree.base import dlpack, dlpack_names, platform
 from jitree.base import memory as process_memory
 from jitree.base.dlpack import DLTensor, Versioned
 from jitree.codegen import image
@@ -232,7 +231,7 @@ def test_functions_with_one_more_argument(machine: str, monkeypatch: pytest.Monk
         ],
     }
     monkeypatch.setattr(process_memory, "map_code", bytes.hex)
-    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(machine=machine))
+    monkeypatch.setattr(platform, "MACHINE", machine)
     made: list[object] = [process_memory.bound(0x22, count, 0x11) for count in (2, 3, 4)]
     assert made == expected[machine]
 

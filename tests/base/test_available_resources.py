@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from jitree.base import available_resources
-from jitree.base.available_resources import available_memory, available_processors, processor_quota
+from jitree.base.platform import available_resources
+from jitree.base.platform.available_resources import available_memory, available_processors, processor_quota
 from jitree.codegen import image
 from jitree.codegen.image import worklist
 from jitree.hal.local.topology import parse_parameters
 
 _LIMITED = """
 import resource, sys
-from jitree.base.available_resources import available_memory
+from jitree.base.platform.available_resources import available_memory
 limit = 1 << 40
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 before = available_memory()
@@ -130,12 +130,14 @@ def test_a_quota_that_changes_is_seen(
 
 def test_processors_are_counted_in_one_place() -> None:
     """What the machine has is not what the process may use; a benchmark's report names the machine."""
-    package = Path(available_resources.__file__).parent.parent
-    counting = re.compile(r"len\((os\.)?sched_getaffinity|cpu_count\(")
+    package = Path(available_resources.__file__).parents[2]
+    counting = re.compile(r"len\((os\.)?sched_getaffinity|len\(allowed_processors\(|cpu_count\(")
     found = {
         str(file.relative_to(package)) for file in package.rglob("*.py") if counting.search(file.read_text())
     }
-    assert found == {"base/available_resources.py", "tools/benchmark_report.py"}
+    assert found == {f"base/platform/{name}.py" for name in ("available_resources", "threads")} | {
+        "tools/benchmark_report.py"
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import pytest
 
 from jitree.base import code_listing
 from jitree.base.finalizers import OwnedDescriptor
+from jitree.base.platform import files
+from jitree.base.platform.threads import Parking
 from jitree.codegen.image import contents, worklist
 from jitree.hal.enums import MemoryAccess
-from jitree.hal.local.workers import Parking
 from jitree.hal.objects import DescriptorFile
-from jitree.loaders import system_library
 from tests.base.interruption import interruptions
 
 OPENED: Final[dict[str, Callable[[str], object]]] = {
@@ -25,7 +25,7 @@ OPENED: Final[dict[str, Callable[[str], object]]] = {
     "a pack": lambda path: contents.Pack(path),
     "a list of work": lambda path: worklist.WorkList.create(2).close(),
     "numbers": lambda path: worklist._Numbers([1]).__exit__(),
-    "a library in memory": lambda path: system_library._memory_file(b"x"),
+    "a library in memory": lambda path: files.code_file(b"x"),
     "names for perf": lambda path: code_listing.MapFile(),
 }
 

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from jitree.base import memory
-from jitree.base.memory import EXECUTE, PAGE_SIZE, READ, WRITE, Mapping, map_code, once
+from jitree.base import platform
+from jitree.base.memory import once
+from jitree.base.platform import EXECUTE, PAGE_SIZE, READ, WRITE, Mapping, map_code
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
 from jitree.regs.memory import MemoryBlock
 from tests.hal.helpers import TIMEOUT
@@ -74,9 +75,7 @@ def test_more_than_the_address_space() -> None:
 
 
 def test_code_is_called() -> None:
-    import platform
-
-    code = {"x86_64": "b82a000000c3", "aarch64": "40058052c0035fd6"}.get(platform.machine())
+    code = {"x86_64": "b82a000000c3", "aarch64": "40058052c0035fd6"}.get(platform.MACHINE)
     if code is None:
         pytest.skip("no machine code for this processor")
     mapping = map_code(bytes.fromhex(code))
@@ -86,24 +85,24 @@ def test_code_is_called() -> None:
 
 def test_much_free_memory_goes_back_and_little_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
-    monkeypatch.setattr(memory, "_malloc_trim", lambda pad: given.append(pad.value))
-    free = memory._free_memory()
+    monkeypatch.setattr(platform, "_malloc_trim", lambda pad: given.append(pad.value))
+    free = platform._free_memory()
     if free >= 1 << 62:
         pytest.skip("this C library does not say how much it keeps")
-    memory.give_back_much_free_memory()
+    platform.give_back_much_free_memory()
     assert bool(given) == (free > 8 << 20)
     held = [bytes(30_000) for _ in range(1000)]  # too small to be mappings of their own
     marks = [bytearray(1000) for _ in held]  # what keeps the heap from shrinking by itself
     del held
-    memory.give_back_much_free_memory()
+    platform.give_back_much_free_memory()
     assert given and marks
 
 
 def test_free_memory_goes_back_where_nobody_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[int] = []
-    monkeypatch.setattr(memory, "_malloc_trim", lambda pad: given.append(pad.value))
-    monkeypatch.setattr(memory, "_counter", lambda: None)
-    memory.give_back_much_free_memory()
+    monkeypatch.setattr(platform, "_malloc_trim", lambda pad: given.append(pad.value))
+    monkeypatch.setattr(platform, "_counter", lambda: None)
+    platform.give_back_much_free_memory()
     assert given == [0]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.codegen.image import keys, shipped
 
 _ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jitree.base.spawn import spawn
+from jitree.base.platform.starting import spawn
 
 _PROGRAM = (
     "print(*(line.split()[1] for line in open('/proc/self/status') if line[:6] in ('SigBlk', 'SigIgn')))"
@@ -32,7 +32,7 @@ def test_signals_are_as_at_the_start_of_a_program(tmp_path: Path) -> None:
 
 _CLOSED = """
 import os, sys
-from jitree.base.spawn import spawn
+from jitree.base.platform.starting import spawn
 os.closerange(0, 3)
 files = [os.memfd_create(name) for name in ("a", "b", "c")]
 assert files == [0, 1, 2]

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jitree.base import processor
+from jitree.base import platform
+from jitree.base.platform import processor
 from jitree.codegen import image
 from jitree.codegen.image import shipped
 from jitree.codegen.image.build import build, generate
@@ -149,13 +149,8 @@ def test_the_best_level_is_chosen(
     flags = frozenset(_LEVEL_4.split()) - {missing}
     monkeypatch.delenv(shipped.STAMP_VARIABLE, raising=False)
     monkeypatch.setattr(processor, "words", lambda name: flags)
-    monkeypatch.setattr(os, "uname", lambda: _Machine(machine))
+    monkeypatch.setattr(platform, "MACHINE", machine)
     assert shipped.fitting_level() == expected
-
-
-class _Machine:
-    def __init__(self, machine: str) -> None:
-        self.machine: Any = machine
 
 
 _LEVEL_4 = (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.codegen.image.build import build
 from jitree.codegen.image.compile import Target, host_target
 from jitree.codegen.image.flat import Image, map_image

@@ -53,7 +53,7 @@ def created(
     elif name.endswith(IN_PYTHON):
         monkeypatch.setattr(executor, "_native", None)
         monkeypatch.setattr(executor, "native_executor", lambda: None)
-    elif executor.supported() and not name.startswith("null"):
+    elif executor.SUPPORTED and not name.startswith("null"):
         executor.require_native_executor()
     uri = name.removesuffix(IN_PYTHON).removesuffix(FAKE_DRIVER)
     with registry.create_device(uri, loaders) as device:

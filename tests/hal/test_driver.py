@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitree.base.available_resources import available_processors
+from jitree.base.platform.available_resources import available_processors
 from jitree.errors import (
     AlreadyExistsError,
     FailedPreconditionError,

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from jitree.base.cancel_scopes import deadline
+from jitree.base.platform.threads import Parking
 from jitree.errors import (
     CancelledError,
     DataLossError,
@@ -25,7 +26,7 @@ from jitree.hal.local.queue_record import UNKNOWN_COST
 from jitree.hal.local.task import WorkerExecutor
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
-from jitree.hal.local.workers import Parking, WorkerPool
+from jitree.hal.local.workers import WorkerPool
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
 from jitree.hal.waiting import WaitMode, wait_for

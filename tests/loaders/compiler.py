@@ -6,7 +6,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
-COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+from jitree.base.platform import MACHINE
+
+
+def _found() -> str | None:
+    """One that makes code for this machine: an emulated one has those of the machine below it."""
+    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    target = subprocess.check_output([found, "-dumpmachine"], text=True) if found else ""
+    return found if target.startswith(MACHINE) else None
+
+
+COMPILER = _found()
 NEEDS_COMPILER = "there is no C compiler on this machine"
 
 

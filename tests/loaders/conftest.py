@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jitree.base import available_resources
+from jitree.base.platform import available_resources
 
 
 @pytest.fixture(autouse=True)

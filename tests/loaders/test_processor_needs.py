@@ -149,7 +149,7 @@ def test_features_of_arm_64_are_seen(feature: str, monkeypatch: pytest.MonkeyPat
 
 def processor_with(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """Has this process believe that the processor has the features of a level of x86-64."""
-    from jitree.base import processor
+    from jitree.base.platform import processor
     from jitree.codegen.image.shipped import LEVELS
 
     flags = LEVELS[level][1]

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jitree.base.platform import files
 from jitree.errors import FailedPreconditionError, NotFoundError, UnavailableError
 from jitree.hal.command_list import CommandList
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.local import executor
-from jitree.loaders import system_library
 from jitree.loaders.embedded_elf import EmbeddedElfLoader
 from jitree.loaders.library import NativeExecutable
 from jitree.loaders.system_library import PRESERVE_VARIABLE, SharedObject, SystemLibraryLoader, library_bytes
@@ -79,9 +79,9 @@ def test_libraries_are_not_taken_for_each_other() -> None:
 
 def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is by way of a file, and without a list of what is mapped nothing is read of a library."""
-    monkeypatch.setattr(system_library, "_DESCRIPTORS", "/nothing/fd")
+    monkeypatch.setattr(files, "_DESCRIPTORS", "/nothing/fd")
     assert product_is_right(load(sample(MUL)))
-    monkeypatch.setattr(system_library, "_MAPS", "/nothing/maps")
+    monkeypatch.setattr(files, "_MAPS", "/nothing/maps")
     with pytest.raises(UnavailableError, match="'/nothing/maps'"):
         load(sample(MUL))
 

@@ -193,7 +193,7 @@ ATTEMPTS = {
 
 _EACH_CONFINED = """
 import ctypes, fcntl, os, socket, sys, numpy as np
-from jitree.api.process.confinement import confine
+from jitree.base.platform.confinement import confine
 parent, system = os.getpid(), ctypes.CDLL(None).syscall
 for name, attempt in eval(sys.argv[1]).items():
     if not os.fork():
@@ -224,7 +224,7 @@ def test_a_confined_process_has_nothing(attempt: str, refused: list[str]) -> Non
 def test_a_confined_process_may_make_threads() -> None:
     text = (
         "import os, threading\n"
-        "from jitree.api.process.confinement import confine\n"
+        "from jitree.base.platform.confinement import confine\n"
         "confine(os.getppid(), None, 1 << 20)\n"
         "thread = threading.Thread(target=os.write, args=(1, b'made'))\n"
         "thread.start()\nthread.join()\nos._exit(0)\n"

@@ -1,4 +1,4 @@
-"""Where the packages that make machine code are not installed, commands say which they need."""
+"""Where the packages that make machine code are not installed, commands run, or say which they need."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from jitree.base.platform import MACHINE
 from jitree.errors import not_installed
 from tests.security.programs import VMVX
 
-_NEEDED = ("jitree", "numpy", "ml_dtypes", "elftools")
+_NEEDED = ("jitree", "numpy", "ml_dtypes")
 _MISSING = re.compile(
     r"the Python package (llvmlite|numba) is not installed; install it with pip install \1\b"
 )
@@ -54,6 +55,20 @@ def test_commands_that_need_it(arguments: list[str], packages: Path, tmp_path: P
     *_, last = done.stderr.splitlines()
     assert done.returncode == 1 and "UNAVAILABLE; " in last and _MISSING.search(last), done.stderr
     assert "defect" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "flag", ["--tier=auto", "--tier=fast", "--tier=plain", "--sandbox", "--sandbox=process"]
+)
+def test_what_runs_without_it(flag: str, packages: Path, tmp_path: Path) -> None:
+    """Shipped tiers and both sandboxes; one call asks for no code."""
+    if flag.endswith("=process") and MACHINE not in ("x86_64", "aarch64"):
+        pytest.skip("no process can be confined")
+    done = ended(
+        packages, tmp_path, "run", f"--module={VMVX}", "--function=classify", "--input=8x8xf32=0.5", flag
+    )
+    assert done.returncode == 0 and "10xf32=0.025" in done.stdout, done.stderr
+    assert not done.stderr
 
 
 def test_what_is_said_to_be_compiled(packages: Path, tmp_path: Path) -> None:

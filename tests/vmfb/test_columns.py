@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jitree.base.memory import PAGE_SIZE, READ, WRITE, Mapping
+from jitree.base.platform import PAGE_SIZE, READ, WRITE, Mapping
 from jitree.codegen import image
 from jitree.errors import StatusError
 from jitree.vmfb import module as modules

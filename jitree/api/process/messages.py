@@ -10,7 +10,6 @@ Arguments and results are rows of that text: a number or null as it is, ``[type,
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -28,7 +27,8 @@ from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import shown
 from jitree.base.copying import PART, copy_of, ranges, room_for
 from jitree.base.finalizers import OwnedDescriptor
-from jitree.base.memory import mapped_file
+from jitree.base.platform import mapped_file
+from jitree.base.platform.files import SEALABLE, seal
 from jitree.base.records import NamedTuple
 from jitree.errors import DataLossError, ResourceExhaustedError, pass_interruption
 from jitree.params.entry import TensorType, splat_entry
@@ -51,7 +51,6 @@ LINK: Final = "link"
 _MARK: Final = b"m"
 """What goes through the socket beside files."""
 _LENGTH: Final = struct.Struct("<Q")
-_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 _MOST_DIMENSIONS: Final = 64
 """The most dimensions that an array of numpy has."""
@@ -74,7 +73,7 @@ def aligned(size: int) -> int:
 def new_file() -> Iterator[int]:
     """An empty one. RESOURCE_EXHAUSTED where the process may not have one more open."""
     try:
-        file = OwnedDescriptor(os.memfd_create, "jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        file = OwnedDescriptor(*SEALABLE)
     except OSError as error:
         pass_interruption(error)
         raise ResourceExhaustedError(f"no file can be made for a message: {error}") from None
@@ -88,7 +87,7 @@ def send(to: socket.socket, head: dict[str, Any], parts: Sequence[memoryview | b
     with new_file() as file:
         try:
             write(file, head, parts)
-            _seal(file)
+            seal(file)
         except OSError as error:
             pass_interruption(error)
             raise ResourceExhaustedError(f"a message to the process cannot be written: {error}") from None
@@ -108,10 +107,6 @@ def write(file: int, head: dict[str, Any], parts: Sequence[memoryview | bytes]) 
         position = aligned(position)
         _write(file, memoryview(part).cast("B"), position)
         position += memoryview(part).nbytes
-
-
-def _seal(file: int) -> None:
-    fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
 
 
 def _too_much(head: dict[str, Any], size: int) -> ResourceExhaustedError:
@@ -180,7 +175,7 @@ def receive_answer(source: socket.socket, file: int, most: int) -> Message | Non
         pass_interruption(error)
         return None
     try:
-        _seal(file)
+        seal(file)
         return read(file, most)
     except (OSError, ValueError, RecursionError, ResourceExhaustedError) as error:
         pass_interruption(error)

@@ -20,9 +20,9 @@ from jitree.api.function import Function
 from jitree.api.load_order import BUILTIN_MODULES
 from jitree.api.module import Module
 from jitree.api.process import messages
-from jitree.api.process.confinement import confine
 from jitree.api.sandbox import Charging, Limits, Sandbox
 from jitree.api.session import Session
+from jitree.base.platform.confinement import confine
 from jitree.codegen import image
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.fast.engine import attach_library

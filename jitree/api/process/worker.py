@@ -27,6 +27,8 @@ from jitree.api.sandbox import Limits
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import Scope
 from jitree.base.finalizers import Finalized, OwnedDescriptor, guard
+from jitree.base.platform import SYSTEM
+from jitree.base.platform.files import CAN_SEAL
 from jitree.codegen.image.cache import VARIABLE, place
 from jitree.codegen.image.keys import folders_of
 from jitree.errors import (
@@ -139,8 +141,8 @@ def _end() -> None:
 
 def ask_for_child(options: bytes) -> tuple[socket.socket, socket.socket]:
     """Has a child started: the sockets for messages to it, and to its keeper. UNAVAILABLE without one."""
-    if not hasattr(os, "memfd_create"):
-        raise UnavailableError(f"no process can be confined on {sys.platform}")
+    if not CAN_SEAL:
+        raise UnavailableError(f"no process can be confined on {SYSTEM}")
     try:
         with _lock:
             return _asked(options)

@@ -363,7 +363,7 @@ def _note_found(title: str) -> None:
 
 def processors() -> int:
     """Counts the process's processors, not those of a bound thread."""
-    from jitree.base.available_resources import available_processors  # not for a first result
+    from jitree.base.platform.available_resources import available_processors  # not for a first result
 
     return available_processors(os.getpid())
 

@@ -17,9 +17,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jitree.base import processor
-from jitree.base.available_resources import available_processors
 from jitree.base.finalizers import OwnedDescriptor
+from jitree.base.platform import processor
+from jitree.base.platform.available_resources import available_processors
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache, contents, estimates, shipped
 from jitree.codegen.image.flat import KEY_SIZE, FlatImage, Recipe, from_json
@@ -65,10 +65,10 @@ def target_here() -> Target:
 
 def level_target(level: str) -> Target:
     """Any processor of one of :data:`.LEVELS`."""
-    from jitree.codegen.image.compile import Target
+    from jitree.codegen.image.compile import target_of
 
     machine, _ = LEVELS[level]
-    return Target(f"{machine}-unknown-linux-gnu", "generic" if level == machine else level, "")
+    return target_of(machine, "generic" if level == machine else level)
 
 
 @functools.cache

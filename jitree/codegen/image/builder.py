@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base import private_files
 from jitree.base.finalizers import Unique, guard
-from jitree.base.spawn import go_after, spawn
+from jitree.base.platform.starting import go_after, spawn
+from jitree.base.platform.threads import place_process
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import OUTPUT, Recipe, to_json
 from jitree.codegen.image.keys import folders_of
@@ -163,7 +164,7 @@ def start_builder(
         finally:
             os.close(lock)  # the builder's copy keeps the lock
     with ignored(OSError):  # it has those of the thread that started it, which may be a single one
-        os.sched_setaffinity(process, os.sched_getaffinity(os.getpid()))
+        place_process(process)
     if niceness:  # from its first moment: what this process does now goes first
         go_after(process, niceness)
     return Builder(process, log_path)

@@ -40,7 +40,7 @@ _MOST: Final = 1 << 16
 def close_others(kept: int) -> None:
     """Closes inherited files, which would stay open as long as this runs."""
     try:
-        found = [int(name) for name in os.listdir("/proc/self/fd")]
+        found = [int(name) for name in os.listdir("/dev/fd")]
     except OSError:
         os.closerange(3, kept)
         os.closerange(kept + 2, max(_MOST, kept + 2))

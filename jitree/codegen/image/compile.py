@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import llvmlite.binding as llvm
 
+from jitree.base.platform import MACHINE
 from jitree.base.records import NamedTuple
 from jitree.codegen import processor_texts
 from jitree.codegen.image.generated import PLAIN, Pipeline, Unit
+
+_KEPT_FREE: Final = {"aarch64": "+reserve-x18"}
+"""A register that macOS changes at any time: code that leaves it alone runs on both systems."""
 
 
 class Target(NamedTuple):
@@ -21,9 +25,13 @@ class Target(NamedTuple):
 
 def host_target() -> Target:
     """The machine this runs on, with every instruction set extension it has."""
-    return Target(
-        llvm.get_process_triple(), llvm.get_host_cpu_name(), str(llvm.get_host_cpu_features().flatten())
-    )
+    return target_of(MACHINE, llvm.get_host_cpu_name(), str(llvm.get_host_cpu_features().flatten()))
+
+
+def target_of(machine: str, cpu: str, features: str = "") -> Target:
+    """A kind of processor. Objects are ELF on every system: images are made of nothing else."""
+    kept_free = _KEPT_FREE.get(machine, "")
+    return Target(f"{machine}-unknown-linux-gnu", cpu, ",".join(filter(None, (features, kept_free))))
 
 
 @cache

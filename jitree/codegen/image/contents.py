@@ -23,8 +23,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from jitree.base import private_files, processor
+from jitree.base import private_files
 from jitree.base.finalizers import OwnedDescriptor
+from jitree.base.platform import UNAME, processor
 from jitree.base.private_files import LARGEST
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache
@@ -220,7 +221,7 @@ def this_processor() -> str:
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return " ".join(value.split())
-    return os.uname().machine
+    return UNAME
 
 
 class Pack:

@@ -16,8 +16,7 @@ from collections.abc import Mapping as MappingOf
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from jitree.base import processor
-from jitree.base.memory import EXECUTE, READ, WRITE, Mapping
+from jitree.base.platform import EXECUTE, READ, WRITE, CodeMapping, Mapping, processor
 from jitree.base.records import NamedTuple
 
 OUTPUT: Final = " (whole output: "
@@ -217,7 +216,7 @@ def map_image(image: FlatImage) -> Image:
     import numpy as np  # not what builders import
 
     size = len(image.code)
-    memory = Mapping(size)
+    memory = CodeMapping(size)
     memory.protect(0, size, READ | WRITE)
     view = memory.view()
     view[:size] = image.code

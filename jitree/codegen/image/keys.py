@@ -15,7 +15,7 @@ from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Final
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.codegen.image.flat import Recipe, hashed
 from jitree.codegen.image.shipped import LEVELS, build_stamp
 from jitree.errors import pass_interruption

@@ -10,8 +10,7 @@ import os
 from functools import cache
 from typing import Final
 
-from jitree.base import processor
-from jitree.base.memory import mapped_file
+from jitree.base.platform import mapped_file, processor
 from jitree.codegen.image.flat import SUFFIX, FlatImage, Recipe, decode_trusted
 from jitree.errors import pass_interruption
 

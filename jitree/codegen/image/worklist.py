@@ -21,9 +21,10 @@ from itertools import chain, starmap
 from mmap import mmap
 from typing import Final, TypeVar
 
-from jitree.base.available_resources import available_processors
 from jitree.base.finalizers import OwnedDescriptor
-from jitree.base.spawn import go_after
+from jitree.base.platform.available_resources import available_processors
+from jitree.base.platform.files import MEMORY_FILE
+from jitree.base.platform.starting import go_after
 from jitree.errors import InternalError
 
 _WORD: Final = 4
@@ -60,7 +61,7 @@ class WorkList:
     @classmethod
     def create(cls, count: int) -> WorkList:
         """In a new file in memory, to which more can be written."""
-        opened = OwnedDescriptor(os.memfd_create, "jitree-images")
+        opened = OwnedDescriptor(MEMORY_FILE, "jitree-images")
         os.write(opened.number, bytes(_TIME + _WORD * count))
         return cls(opened, count)
 
@@ -183,7 +184,7 @@ class _Numbers:
     copies of this process share, and so its position."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
-        self._opened = OwnedDescriptor(os.memfd_create, "numbers")
+        self._opened = OwnedDescriptor(MEMORY_FILE, "jitree-numbers")
         os.write(self._opened.number, array("q", numbers).tobytes())
         os.lseek(self._opened.number, 0, os.SEEK_SET)
 
@@ -203,7 +204,7 @@ class _Copy:
     other work fails. Its results lie in a file in memory."""
 
     def __init__(self, work: Callable[[Item], object], items: Sequence[Item], numbers: Iterable[int]) -> None:
-        self._opened = OwnedDescriptor(os.memfd_create, "results")
+        self._opened = OwnedDescriptor(MEMORY_FILE, "jitree-results")
         self._status: int | None = None
         self._processes: list[int] = []
         code = 1

@@ -14,10 +14,10 @@ import numpy as np
 
 from jitree.base import stop_word
 from jitree.base.memory import once
+from jitree.base.platform import address_of_function
 from jitree.codegen import image
 from jitree.dispatch.engine import YIELD, EngineEntry
 from jitree.dispatch.fast import LOOP
-from jitree.dispatch.math_library import address_of_function
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.layout import (
     EXIT_OUT_OF_FUEL,

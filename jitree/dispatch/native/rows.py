@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.base.records import NamedTuple
 from jitree.codegen import image
 from jitree.codegen.ir_text import llvm_type

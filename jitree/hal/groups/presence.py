@@ -28,6 +28,7 @@ from threading import Event, Thread
 from typing import Any, Final
 
 from jitree.base.finalizers import guard
+from jitree.base.platform.files import machine_identity
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import UnavailableError, ignored, pass_interruption
 
@@ -44,13 +45,13 @@ _MOST_STRANGERS: Final = 64
 """Connections that have not said so yet. Of more, the oldest end: members say it at once."""
 _RETRY_SECONDS: Final = 0.05
 """After which member 0 looks again whether the process has room for one more connection."""
+_TCP: Final = (
+    ("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20_000),
+    ("TCP_NODELAY", 1),
+)  # fmt: skip
 _KEEP_ALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    *((socket.IPPROTO_TCP, vars(socket)[name], value) for name, value in _TCP if name in vars(socket)),
 )
 """A machine that is cut off counts as one that has ended after 20 s. A stopped process does not: its machine
 answers."""
@@ -174,7 +175,7 @@ class Presence:
         hosts = [*_addresses(), socket.gethostname()]
         port = server.getsockname()[1]
         while True:
-            note = {"token": self._token, "port": port, "machine": _machine(), "hosts": hosts}
+            note = {"token": self._token, "port": port, "machine": machine_identity(), "hosts": hosts}
             packed = json.dumps(note).encode()
             if len(packed) <= NOTE_BYTES:
                 return packed.ljust(NOTE_BYTES, b"\0")
@@ -193,7 +194,7 @@ class Presence:
         """Another member connects to member 0, which has given the note. A warning when it cannot."""
         packed = note.rstrip(b"\0")
         found: dict[str, Any] = json.loads(packed) if packed else {"hosts": []}
-        hosts = ["127.0.0.1"] if found.get("machine") == _machine() else []
+        hosts = ["127.0.0.1"] if found.get("machine") == machine_identity() else []
         for host in (*hosts, *found["hosts"]):
             line = self._connect(host, found["port"], found["token"])
             if line is not None:
@@ -413,13 +414,3 @@ def _addresses() -> list[str]:
                 address = fcntl.ioctl(any_socket, _GET_ADDRESS, request)[20:24]
                 found.append(socket.inet_ntoa(address))
     return [address for address in found if not address.startswith("127.")]
-
-
-def _machine() -> str:
-    """What tells this machine, or its container, from others."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError as error:
-        pass_interruption(error)
-        return socket.gethostname()

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 from weakref import ref
 
+from jitree.base.platform import UNAME
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal import watchdog
@@ -52,11 +53,11 @@ class LocalDriver(Driver):
         return [DeviceInfo(0, "", "default")]
 
     def dump_device_info(self, device_id: int) -> str:
-        from jitree.base.available_resources import available_processors
+        from jitree.base.platform.available_resources import available_processors
 
         self._check(device_id)
         return (
-            f"  {self.description}\n  architecture: {os.uname().machine}\n"
+            f"  {self.description}\n  architecture: {UNAME}\n"
             f"  processors available to this process: {available_processors()}\n"
         )
 

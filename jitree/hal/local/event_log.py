@@ -20,7 +20,6 @@ from jitree.hal.command_layout import (
 )
 from jitree.hal.executable import LocalExecutable, prepared_executables
 from jitree.hal.local import executor
-from jitree.hal.local.executor import supported
 from jitree.hal.profiling import DISPATCHES, OPERATION, Measurement, Profiler, ProfilingMode, Timings
 from jitree.regs.memory import MemoryBlock, address_of, zeroed
 
@@ -64,7 +63,7 @@ class EventLog(Timings):
         self._has_commands = bool(mode & DISPATCHES)
         self.lost = 0
         try:
-            self._clock = executor.require_native_executor() if supported() else None
+            self._clock = executor.require_native_executor() if executor.SUPPORTED else None
         except UnavailableError:
             self._clock = None
         self._block = MemoryBlock(CAPACITY * size_of(LoggedEvent))

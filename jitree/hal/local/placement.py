@@ -5,13 +5,13 @@ Without a wish the workers of a device are placed nowhere, and this is not impor
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final
 
-from jitree.base.available_resources import available_processors
+from jitree.base.platform.available_resources import available_processors
+from jitree.base.platform.threads import allowed_processors, running_on
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, pass_interruption
 
@@ -26,8 +26,6 @@ _FAVORED: Final = {
 """Distribution and level of performance by what is favored."""
 _CURRENT: Final = "current"
 _KINDS: Final = {"Data": "d", "Instruction": "i", "Unified": "d"}
-_RUNNING_ON: Final = 38
-"""The word of ``/proc/thread-self/stat`` that is the processor."""
 
 
 class Processor(NamedTuple):
@@ -77,7 +75,7 @@ def place(wishes: Wishes, most: int, root: Path = SYSTEM) -> list[tuple[int | No
 
 def processors(root: Path = SYSTEM) -> list[Processor]:
     """The processors that this process may use."""
-    return [_read(root / "cpu" / f"cpu{number}", number) for number in sorted(os.sched_getaffinity(0))]
+    return [_read(root / "cpu" / f"cpu{number}", number) for number in sorted(allowed_processors())]
 
 
 def _read(folder: Path, number: int) -> Processor:
@@ -123,7 +121,7 @@ def _bytes(text: str) -> int:
 
 def _is_first(row: Processor) -> bool:
     """Whether it stands for its core: the first of those that this process may use."""
-    return row.number == min(set(row.siblings) & os.sched_getaffinity(0), default=row.number)
+    return row.number == min(set(row.siblings) & allowed_processors(), default=row.number)
 
 
 def _fit(cores: list[Processor], level: str) -> list[Processor]:
@@ -139,8 +137,8 @@ def _nodes(wish: str, cores: list[Processor]) -> list[int]:
     if wish == "numa":
         return there
     if wish == _CURRENT:
-        running = _text(Path("/proc/thread-self/stat")).rpartition(")")[2].split()
-        here = int(running[_RUNNING_ON - 2]) if running else cores[0].number
+        here = running_on()
+        here = cores[0].number if here is None else here
         return [next((row.node for row in cores if here in row.siblings), there[0])]
     wanted = _numbers(wish)
     for node in wanted:

@@ -102,10 +102,16 @@ class QueueRecord:
 
     def tell(self, log: int) -> None:
         """Has machine code log what it executes in a Log record; 0: none."""
+        from jitree.base.platform.threads import order_stores  # here: a first result does without
+
+        order_stores()  # the log's own words come first
         self._words[_QUEUE.log] = log
 
     def share(self, team: int, immediate: int, inline_limit: int) -> None:
         """Sets the team (0 = none) and what calls may spend."""
+        from jitree.base.platform.threads import order_stores
+
+        order_stores()  # the team's own words come first
         self._words[_QUEUE.team] = team
         self._words[_QUEUE.immediate] = immediate
         self._words[_QUEUE.inline_limit] = inline_limit

@@ -10,8 +10,8 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from jitree.base.available_resources import available_processors
 from jitree.base.finalizers import guard
+from jitree.base.platform.available_resources import available_processors
 from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError
 from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.driver import DeviceOptions

@@ -1,6 +1,6 @@
 """Shares command lists between the submitting thread and a team of helpers.
 
-Helpers live in native code: they spin for some microseconds after the last work, then sleep on a futex.
+Helpers live in native code: they spin for some microseconds after the last work, then park on a word.
 What is too small to be worth their help runs on the submitting thread alone. See README.md.
 """
 
@@ -14,14 +14,15 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.available_resources import available_processors
 from jitree.base.finalizers import Finalizer, guard, uninterrupted
+from jitree.base.platform.available_resources import available_processors
+from jitree.base.platform.threads import CAN_PARK, PARKING_CALL, allowed_processors
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import atomic_load, atomic_store, size_of
 from jitree.errors import pass_interruption
 from jitree.hal import watchdog
-from jitree.hal.command_layout import FUTEX_CALL, FUTEX_CALLS, MASK_SIZE, Functions, Helper, ThreadTeam
+from jitree.hal.command_layout import MASK_SIZE, Functions, Helper, ThreadTeam
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NOT_LOGGED, NativeExecutor
@@ -57,7 +58,7 @@ class _Helpers:
 
     def __init__(self, name: str, topology: Topology, spin_nanoseconds: int, native: NativeExecutor) -> None:
         self.name = name
-        self.thread_count = topology.worker_count
+        self.thread_count = topology.worker_count if CAN_PARK else 1
         self._memory = zeroed(size_of(ThreadTeam), 128)
         self._helpers = zeroed(size_of(Helper) * topology.worker_count, 128)
         self.address = address_of(self._memory)
@@ -67,7 +68,7 @@ class _Helpers:
         self._dismiss = native.dismiss
         """Made here: what ends threads may come when Python ends."""
         self._processors = available_processors() if self.thread_count > 1 else 1
-        allowed = sorted(os.sched_getaffinity(0))
+        allowed = sorted(allowed_processors())
         places = homes(topology, self._processors)
         self._masks = b"".join(_mask(allowed if place is None else [place]) for place in places)
         """Where each thread may run."""
@@ -77,7 +78,7 @@ class _Helpers:
         team.spinning_ticks = int(SPINNING_NANOSECONDS * ticks)
         team.parked_ticks = int(PARKED_NANOSECONDS * ticks)
         team.masks = address_of(np.frombuffer(self._masks, np.uint8))
-        team.futex = FUTEX_CALLS.get(os.uname().machine.lower(), FUTEX_CALL)
+        team.parking_call = PARKING_CALL
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from typing import Final
 
 from jitree.base.arguments import integer
-from jitree.base.available_resources import available_processors
+from jitree.base.platform.available_resources import available_processors
+from jitree.base.platform.threads import allowed_processors
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 
@@ -75,7 +75,7 @@ def homes(topology: Topology, available: int) -> list[int | None]:
     Helpers that may run anywhere wait for one another on one processor where other programs have work for
     all. But helpers of several programs must not choose the same one while others are idle.
     """
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = sorted(allowed_processors())
     places = list(topology.processors)
     if places == [None] * len(places) and len(places) >= len(allowed) == available:
         places[: len(allowed)] = allowed
@@ -183,7 +183,7 @@ def _pinned(name: str, text: str) -> Topology:
         raise InvalidArgumentError(
             f"local-task: {name}='{text}' is not a list of processor numbers"
         ) from None
-    allowed = os.sched_getaffinity(0)
+    allowed = allowed_processors()
     unknown = sorted(set(processors) - allowed)
     if unknown or len(processors) > MAXIMUM_WORKERS:
         raise OutOfRangeError(

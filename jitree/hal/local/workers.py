@@ -1,6 +1,6 @@
 """Runs tasks on a pool of worker threads, which sleep between them.
 
-Each thread without work parks on its eventfd (a wake-up takes 5 to 7 us, half of what locks and
+Each thread without work parks on a descriptor (a wake-up takes 5 to 7 us, half of what locks and
 conditions of Python need). The pool's lock guards the list of parked threads: who takes a thread off that
 list has given it a token before, so that no wake-up is lost, also where a signal's handler raises in between.
 """
@@ -17,7 +17,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from jitree import errors
-from jitree.base.finalizers import Finalizer, OwnedDescriptor, end_each, guard, uninterrupted, without_guards
+from jitree.base.finalizers import Finalizer, end_each, guard, uninterrupted, without_guards
+from jitree.base.platform.threads import Parking, place_thread
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
@@ -28,21 +29,6 @@ class Task(Protocol):
 
     def cancel(self, failure: errors.StatusError) -> None:
         """Called instead of :meth:`run` when the pool closes first."""
-
-
-class Parking:
-    """Parks a thread until it is woken."""
-
-    def __init__(self) -> None:
-        self._opened = OwnedDescriptor(os.eventfd, 0, os.EFD_CLOEXEC)
-        self._descriptor = self._opened.number
-
-    def wait(self) -> None:
-        """Waits until :meth:`wake`, which may have been called before."""
-        os.eventfd_read(self._descriptor)
-
-    def wake(self) -> None:
-        os.eventfd_write(self._descriptor, 1)
 
 
 class _Shared:
@@ -288,7 +274,7 @@ def _drop(shared: _Shared) -> None:
 
 def _work(shared: _Shared, place: int, processor: int | None) -> None:
     if processor is not None:
-        os.sched_setaffinity(0, {processor})  # the calling thread
+        place_thread({processor})
     _this_thread.shared = shared
     parking = Parking()
     if not shared.arrive(place):

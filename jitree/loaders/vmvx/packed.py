@@ -16,7 +16,8 @@ import numpy as np
 
 from jitree.base import spare_memory
 from jitree.base.finalizers import guard
-from jitree.base.memory import COPIED, READ, WRITE, MappedPages, Mapping, PrivateFile, pages_of
+from jitree.base.memory import COPIED, PrivateFile
+from jitree.base.platform import READ, WRITE, MappedPages, Mapping, pages_of
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import size_of, words_of
 from jitree.errors import ResourceExhaustedError

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from jitree.base.callbacks import Callback, allocate, allocator_address, free, keep
 from jitree.base.finalizers import guard, uninterrupted
+from jitree.base.platform.files import read_memory
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -29,7 +30,6 @@ from jitree.modules.native_library.interface import (
     code_of,
     destructor,
     machine_code,
-    read_memory,
     take_status,
 )
 from jitree.modules.native_library.layout import DESTROY, CAllocator, String

@@ -12,17 +12,16 @@ more about the failure.
 from __future__ import annotations
 
 import ctypes
-import os
-import platform
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any, Final
 
 from jitree.base.callbacks import Callback, allocator_address, free, keep, take_kept
-from jitree.base.finalizers import OwnedDescriptor, guard, with_lock
-from jitree.base.memory import Mapping, map_code, once
+from jitree.base.finalizers import guard, with_lock
+from jitree.base.memory import once
+from jitree.base.platform import MACHINE, UNAME, Mapping, map_code
+from jitree.base.platform.files import read_memory
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     FailedPreconditionError,
@@ -31,7 +30,6 @@ from jitree.errors import (
     StatusError,
     error_context,
     is_interruption,
-    pass_interruption,
     status_error,
 )
 from jitree.modules.native_library import layout
@@ -114,11 +112,9 @@ class MachineCode:
 @once
 def machine_code() -> MachineCode:
     """INCOMPATIBLE on other architectures than x86-64 and AArch64."""
-    snippets = _SNIPPETS.get(platform.machine())
+    snippets = _SNIPPETS.get(MACHINE)
     if snippets is None:
-        raise IncompatibleError(
-            f"C modules are not supported on {platform.machine()}; write the module in Python"
-        )
+        raise IncompatibleError(f"C modules are not supported on {UNAME}; write the module in Python")
     code, offsets = bytearray(), []
     for text in snippets:
         code.extend(bytes(-len(code) % _ALIGNMENT))
@@ -187,21 +183,6 @@ def _copy(address: int, structure: ctypes.Structure) -> bool:
         return False
     ctypes.memmove(ctypes.addressof(structure), data, len(data))
     return True
-
-
-def read_memory(address: int, size: int) -> bytes | None:
-    """Bytes of this process; None where there is no memory, which a plain read would end the process for."""
-    try:
-        data = os.pread(_own_memory().number, size, address)
-    except (OSError, OverflowError) as error:
-        pass_interruption(error)
-        return None
-    return data if len(data) == size else None
-
-
-@cache
-def _own_memory() -> OwnedDescriptor:
-    return OwnedDescriptor(os.open, "/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class ExportedFunction(NamedTuple):

@@ -7,13 +7,13 @@ number of tuples (i32) and then the tuples; a ref is two words, pointer and type
 from __future__ import annotations
 
 import ctypes
-import platform
 import struct
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.callbacks import Callback, keep
+from jitree.base.platform import MACHINE
 from jitree.errors import InternalError, InvalidArgumentError, StatusCode
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.interface import code_of, destructor, machine_code
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         def invoke(self, function: VmFunction, arguments: Sequence[object]) -> list[Any]: ...
 
 
-_ON_STACK: Final = platform.machine() == "x86_64"
+_ON_STACK: Final = MACHINE == "x86_64"
 
 
 def size_of(characters: str) -> int:

@@ -15,12 +15,13 @@ from typing import ClassVar, Final
 
 from jitree.base.callbacks import allocate, allocator_address, free
 from jitree.base.finalizers import Finalizer, guard, uninterrupted
+from jitree.base.platform.files import read_memory
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
 from jitree.modules.native_library import hal_objects, layout
 from jitree.modules.native_library.hal_objects import HalObjects
-from jitree.modules.native_library.interface import TypeInstance, machine_code, read_memory
+from jitree.modules.native_library.interface import TypeInstance, machine_code
 from jitree.modules.native_library.interface import type_name as name_of_descriptor
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jitree.base import available_resources, spare_memory
+from jitree.base import spare_memory
+from jitree.base.platform import available_resources
 from jitree.codegen.record import size_of, words_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.driver import DeviceOptions

@@ -365,7 +365,7 @@ def test_nothing_is_left_of_a_compiled_executable(monkeypatch: pytest.MonkeyPatc
 def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text is for any machine but for tables in registers; the code of each kernel needs nothing from
     outside."""
-    from jitree.base import processor
+    from jitree.base.platform import processor
     from jitree.codegen.image.build import build
     from jitree.codegen.image.compile import Target
     from jitree.loaders.vmvx.build import generate

@@ -48,6 +48,7 @@ from jitree.base.cancel_scopes import ENDED
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME, tensor_type
 from jitree.base.finalizers import guard
 from jitree.base.memory import STRIDE, bound_together, can_bind
+from jitree.base.platform import UNAME
 from jitree.codegen import image
 from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.errors import CancelledError, InternalError, pass_interruption
@@ -365,6 +366,17 @@ def _address(function: Any) -> int:
 def is_supported() -> bool:
     """Whether this interpreter is one whose calls machine code can make."""
     return can_bind() and is_known()
+
+
+def unsupported_because() -> str:
+    """Why machine code makes no calls in this interpreter; empty if it does."""
+    if is_supported():
+        return ""
+    if "t" in sys.abiflags:
+        return "the interpreter is free-threaded, and machine code counts references as one with a GIL does"
+    if can_bind():
+        return f"machine code does not know the objects of {sys.implementation.name} {sys.version.split()[0]}"
+    return f"there is no such machine code for {UNAME}"
 
 
 def code() -> image.Image | None:

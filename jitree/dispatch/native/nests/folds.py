@@ -23,7 +23,7 @@ from functools import cache
 from math import prod
 from typing import Final
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.recognise import Dependence
 from jitree.dispatch.native.nests.reductions import LANES

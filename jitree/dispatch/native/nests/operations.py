@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.codegen.ir_text import llvm_type
 from jitree.codegen.vector_math import registers
 from jitree.codegen.vector_math.ir import FUNCTIONS, calling_shared, function_texts

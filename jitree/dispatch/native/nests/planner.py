@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 from typing import Final
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.dispatch.native.nests.folds import find_fold
 from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.recognise import FUNCTION_WEIGHT, Dependence

@@ -31,7 +31,7 @@ from functools import cache, partial, reduce
 from math import prod
 from typing import Final
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.operations import emit

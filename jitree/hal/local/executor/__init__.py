@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.processor import MACHINES
+from jitree.base.platform import MACHINE
+from jitree.base.platform.processor import MACHINES
 from jitree.codegen import image
 
 if TYPE_CHECKING:
@@ -19,9 +19,8 @@ RECIPE: Final = image.Recipe(
 )
 
 
-def supported() -> bool:
-    """Whether there is a native command executor for this processor."""
-    return os.uname().machine.lower() in MACHINES
+SUPPORTED: Final = MACHINE in MACHINES
+"""Whether there is a native command executor for this processor."""
 
 
 _native: NativeExecutor | None = None
@@ -50,7 +49,7 @@ def execute(
 
 def native_executor() -> NativeExecutor | None:
     """Returns the executor if its image is ready; starts building it."""
-    if _native is not None or not supported():
+    if _native is not None or not SUPPORTED:
         return _native
     ready = image.get(RECIPE)
     return None if ready is None else _use(ready)

@@ -5,6 +5,7 @@ Helpers serve until they are dismissed; every thread of a team claims chunks and
 
 from __future__ import annotations
 
+from jitree.base.platform.threads import PARK, WAKE
 from jitree.codegen.primitives import (
     apart,
     call,
@@ -22,8 +23,6 @@ from jitree.codegen.primitives import (
 )
 from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, place_of
 from jitree.hal.command_layout import (
-    FUTEX_WAIT,
-    FUTEX_WAKE,
     LONGEST_ALONE,
     MASK_SIZE,
     MOST_GAINED,
@@ -105,7 +104,7 @@ def rouse(team: ThreadTeam, worker: int, helpers: int) -> None:
 @apart
 def wake(team: ThreadTeam, helper: Helper) -> None:
     if atomic_replace(helper.asleep, 1, 0):
-        futex(team, helper, FUTEX_WAKE, 1)
+        parking(team, helper, WAKE, 1)
 
 
 def sleep(team: ThreadTeam, worker: int, seen: int) -> None:
@@ -115,12 +114,12 @@ def sleep(team: ThreadTeam, worker: int, seen: int) -> None:
     atomic_replace(helper.asleep, 0, 1)
     posted = atomic_load(team.posted)
     if not is_dismissed(posted) and (posted == seen or not is_invited(posted, worker)):
-        futex(team, helper, FUTEX_WAIT, 1)
+        parking(team, helper, PARK, 1)
     atomic_replace(helper.asleep, 1, 0)
 
 
-def futex(team: ThreadTeam, helper: Helper, operation: int, value: int) -> int:
-    return call(team.functions.syscall, team.futex, place_of(helper.asleep), operation, value, 0, 0, 0)
+def parking(team: ThreadTeam, helper: Helper, operation: int, value: int) -> int:
+    return call(team.functions.syscall, team.parking_call, place_of(helper.asleep), operation, value, 0, 0, 0)
 
 
 def weigh(team: ThreadTeam, spent: int, gained: int) -> None:

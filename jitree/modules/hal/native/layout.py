@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.platform import MACHINE
 from jitree.codegen.record import MemoryRecord, Repeated, layout_of, size_of
 from jitree.hal.command_layout import (
     PUSHED_BINDINGS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STAGED: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 """The type of memory through which bytes of the host come to a device that works by itself."""
 
-MOST_SPENT: Final = 1 << 27 if os.uname().machine == "x86_64" else 1 << 22
+MOST_SPENT: Final = 1 << 27 if MACHINE == "x86_64" else 1 << 22
 """Ticks, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""
 SHORT: Final = MOST_SPENT >> 8
 """Ticks of a list after which others may be executed that nothing measures."""

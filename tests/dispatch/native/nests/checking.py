@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from jitree.base.memory import PAGE_SIZE, READ, WRITE, page_up
-from jitree.base.memory import Mapping as Pages
+from jitree.base.platform import PAGE_SIZE, READ, WRITE, page_up
+from jitree.base.platform import Mapping as Pages
 from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests.harness import Bytes, Compiled
 from tests.dispatch.native.nests.interpreter import interpret

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import planner, reductions, tiles
 from jitree.dispatch.native.source import from_program

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from jitree.base import processor
+from jitree.base.platform import processor
 from jitree.dispatch.native.nests import folds, planner
 from jitree.dispatch.native.nests.cutting import best_cut
 from tests.dispatch.native.nests.checking import check, some_memory

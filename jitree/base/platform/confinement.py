@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from jitree.base.platform import C_LIBRARY, MACHINE, SYSTEM, UNAME
 from jitree.errors import UnavailableError, system_refusals
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -85,10 +86,9 @@ def confine(parent: int, memory: int | None, file_size: int) -> None:
     ``parent``: the process that this one is to die with. ``memory``: bytes of address space beyond what it
     has by now. ``file_size``: bytes of the largest memory file.
     """
-    machine = os.uname().machine
-    if machine not in _ARCHITECTURES:
-        raise UnavailableError(f"no process can be confined on {machine}")
-    library = ctypes.CDLL(None, use_errno=True)
+    if SYSTEM != "linux" or MACHINE not in _ARCHITECTURES:
+        raise UnavailableError(f"no process can be confined on {SYSTEM} and {UNAME}")
+    library = C_LIBRARY
     _require(library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:
         os._exit(1)
@@ -101,8 +101,8 @@ def confine(parent: int, memory: int | None, file_size: int) -> None:
     _require(library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
     _require(library.capset(struct.pack("Ii", _CAPABILITIES, 0), bytes(24)))  # root may exceed some limits
     _require(library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    architecture, numbers = _ARCHITECTURES[machine]
-    rows = _filter(architecture, sorted(numbers.values()), _LIMITED[machine], *_CLONE[machine])
+    architecture, numbers = _ARCHITECTURES[MACHINE]
+    rows = _filter(architecture, sorted(numbers.values()), _LIMITED[MACHINE], *_CLONE[MACHINE])
     code = ctypes.create_string_buffer(b"".join(rows))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rows), ctypes.addressof(code)))
     _require(library.prctl(_PR_SET_SECCOMP, _FILTER_MODE, program, 0, 0))

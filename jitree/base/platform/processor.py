@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from jitree.base.memory import map_code
+from jitree.base import platform
+from jitree.base.platform import C_LIBRARY, map_code
 from jitree.errors import StatusError, pass_interruption
 
 _FLAGS: Final = """
@@ -81,8 +81,8 @@ def _is_kept(name: str, kept: int) -> bool:
 
 
 _FILE: Final = "/proc/cpuinfo"
-MACHINES: Final = frozenset(("x86_64", "amd64", "aarch64", "arm64", "riscv64"))
-"""Those that machine code is made for, as ``uname -m`` names them: :mod:`jitree.codegen.processor_texts`."""
+MACHINES: Final = frozenset(("x86_64", "aarch64", "riscv64"))
+"""Those that machine code is made for: :mod:`jitree.codegen.processor_texts`."""
 _ENOUGH: Final = 1 << 14
 """Bytes: the first processor takes 3 KB. The system makes the text while it is read."""
 
@@ -110,8 +110,8 @@ def described(machine: str, flags: Iterable[str]) -> bytes:
 
 
 def machine() -> str:
-    """As ``uname -m`` names it."""
-    return next(iter(words("machine"))) if assumed() else os.uname().machine
+    """As :data:`jitree.base.platform.MACHINE`; of the processor that is assumed, if one is."""
+    return next(iter(words("machine"))) if assumed() else platform.MACHINE
 
 
 @cache
@@ -129,14 +129,18 @@ def description() -> bytes:
 
 def _asked() -> bytes:
     """What the processor itself says, where the system says nothing."""
-    if os.uname().machine.lower() not in ("x86_64", "amd64"):
-        return b""
-    return ask_processor()
+    return ask_processor() if platform.MACHINE == "x86_64" else b""
+
+
+_OWN_LINES: Final = {"flags": "x86_64", "isa": "riscv64"}
+"""Lines that only one architecture has."""
 
 
 @cache
 def words(name: str) -> frozenset[str]:
     """The words of a line: ``flags`` on x86-64, ``isa`` on RISC-V; none where there is no such line."""
+    if not _assumed[0] and _OWN_LINES.get(name, platform.MACHINE) != platform.MACHINE:
+        return frozenset()  # emulators show the file of the machine that they run on
     for line in str(description(), "utf-8", "replace").splitlines():
         found, _, value = line.partition(":")
         if found.strip() == name:
@@ -147,4 +151,25 @@ def words(name: str) -> frozenset[str]:
 @cache
 def fuses() -> bool:
     """Whether an instruction of it multiplies and adds, and rounds once."""
-    return "fma" in words("flags") or machine().lower() in ("aarch64", "arm64")
+    return "fma" in words("flags") or machine() == "aarch64"
+
+
+_AT_HWCAP: Final = {1: 16, 2: 26}
+"""getauxval(3) keys of the two words."""
+
+
+def has_capability(source: str) -> bool:
+    """Whether an AArch64 has a feature: ``word:bit,word:bit/name``. Linux sets all these bits of its words
+    HWCAP (1) and HWCAP2 (2); macOS knows the name. No where the system says nothing."""
+    bits, _, name = source.partition("/")
+    if hasattr(C_LIBRARY, "getauxval"):
+        ask = C_LIBRARY.getauxval
+        ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
+        pairs = (pair.split(":") for pair in bits.split(","))
+        return all(ask(_AT_HWCAP[int(word)]) >> int(bit) & 1 for word, bit in pairs)
+    if not hasattr(C_LIBRARY, "sysctlbyname"):
+        return False
+    value, size = ctypes.c_int(0), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+    asked = f"hw.optional.arm.{name}".encode()
+    done = C_LIBRARY.sysctlbyname(asked, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return done == 0 and value.value == 1

@@ -8,19 +8,20 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from jitree.base.platform import C_LIBRARY, SYSTEM
 from jitree.errors import ignored
 
 _LARGEST: Final = 1024
 """Bytes, more than any C library's objects for file actions, attributes and sets of signals have."""
-_FLAGS: Final = 0x04 | 0x08 | 0x80
-"""POSIX_SPAWN_SETSIGDEF, SETSIGMASK, SETSID"""
+_FLAGS: Final = 0x04 | 0x08 | (0x400 if SYSTEM == "darwin" else 0x80)
+"""POSIX_SPAWN_SETSIGDEF, SETSIGMASK, SETSID: the last one has another number on macOS."""
 
 
 def spawn(arguments: Sequence[str], environment: Mapping[str, str], descriptors: Mapping[int, int]) -> int:
     """Starts the program ``arguments[0]`` in a new session. It has ``descriptors`` by the number that they
     are given, an empty standard input and no signal ignored or blocked (a program of which SIGCHLD is ignored
     cannot wait for its processes); the number of the process. OSError if that fails."""
-    library = ctypes.CDLL(None)
+    library = C_LIBRARY
     actions, attributes, signals = (ctypes.create_string_buffer(_LARGEST) for _ in range(3))
     process = ctypes.c_int()
     library.posix_spawn_file_actions_init(actions)

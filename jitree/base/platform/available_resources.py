@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from jitree.base.platform.threads import allowed_processors
 from jitree.errors import pass_interruption
 
 ROOT: Final = Path("/sys/fs/cgroup")
@@ -25,7 +26,7 @@ _seen: tuple[float, float | None] = 0.0, None
 def available_processors(thread: int = 0) -> int:
     """Counts processors a thread may use (0: this one): its affinity, and its cgroup's quota, rounded up."""
     global _seen
-    count, now = len(os.sched_getaffinity(thread)), time.monotonic()
+    count, now = len(allowed_processors(thread)), time.monotonic()
     until, quota = _seen
     if now >= until:
         quota = processor_quota()
