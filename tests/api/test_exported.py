@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import signal
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -292,6 +293,26 @@ def test_allocations(consumer: Consumer) -> None:
     for fields in odd:
         managed, errors = consumer.allocate(**fields)
         assert not managed and len(errors) == 1 and errors[0][1]
+
+
+def test_a_handler_raises_in_an_allocation(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library is told that there is no memory; the program hears of the handler."""
+
+    class Alarm(Exception):
+        pass
+
+    def ring(number: int, frame: object) -> None:
+        raise Alarm
+
+    told: list[Any] = []
+    monkeypatch.setattr(dlpack, "dtype_of", lambda tensor: signal.raise_signal(signal.SIGALRM))
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(Alarm):
+            told += consumer.allocate()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not told or not told[0]
 
 
 def test_allocating_without_the_interpreter(consumer: Consumer) -> None:
