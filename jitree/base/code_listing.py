@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final, Protocol
 
-from jitree.base.finalizers import Descriptor, guard
+from jitree.base.finalizers import OwnedDescriptor, guard
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 
 _FOLDER: Final = "/tmp"  # where perf looks
@@ -115,9 +115,9 @@ class CodeListing:
             self._write(address, name, size)
 
 
-def _open(name: str) -> Descriptor:
+def _open(name: str) -> OwnedDescriptor:
     path = f"{_FOLDER}/{name}"
-    opened = Descriptor(os.open, path, _OPEN, 0o600)
+    opened = OwnedDescriptor(os.open, path, _OPEN, 0o600)
     status = os.fstat(opened.number)
     if status.st_uid != os.getuid() or not stat.S_ISREG(status.st_mode):
         raise PermissionDeniedError(f"'{path}', which JITREE_PERF asks for, is another user's; remove it")

@@ -101,7 +101,7 @@ class Finalizer:
 _nothing: Final[Callable[[], object]] = bool
 
 
-class Descriptor:
+class OwnedDescriptor:
     """Opens a file by a function of the system, and closes it with the last use. All of that is in C: no
     interrupt comes in between, which would leave a descriptor that nothing closes."""
 
@@ -117,7 +117,7 @@ class Descriptor:
         """Closes it now."""
         self._ending.action()
 
-    def __enter__(self) -> Descriptor:
+    def __enter__(self) -> OwnedDescriptor:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from jitree.base.arguments import contents, integer, object_of
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.finalizers import Descriptor, Unique
+from jitree.base.finalizers import OwnedDescriptor, Unique
 from jitree.errors import (
     InternalError,
     InvalidArgumentError,
@@ -122,7 +122,7 @@ class DescriptorFile(File):
 
     __slots__ = ("_descriptor", "_opened")
 
-    def __init__(self, opened: Descriptor, access: int, name: str) -> None:
+    def __init__(self, opened: OwnedDescriptor, access: int, name: str) -> None:
         super().__init__(access, name)
         self._opened = opened
         self._descriptor = opened.number
@@ -134,7 +134,7 @@ class DescriptorFile(File):
         name = os.fspath(path)
         with system_refusals(f"file '{name}' cannot be opened"):
             try:
-                return cls(Descriptor(os.open, name, mode | os.O_CLOEXEC), access, f"'{name}'")
+                return cls(OwnedDescriptor(os.open, name, mode | os.O_CLOEXEC), access, f"'{name}'")
             except FileNotFoundError as error:
                 raise NotFoundError(f"no file '{name}'") from error
             except PermissionError as error:

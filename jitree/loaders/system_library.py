@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from jitree import errors
 from jitree.base.callbacks import allocator_address
-from jitree.base.finalizers import Descriptor, Finalizer, uninterrupted
+from jitree.base.finalizers import Finalizer, OwnedDescriptor, uninterrupted
 from jitree.base.memory import note_native
 from jitree.base.records import NamedTuple, Protocol
 from jitree.errors import (
@@ -67,7 +67,7 @@ class SharedObject:
     Reads only what the library's own file was mapped to (``Memory`` of :mod:`jitree.loaders.library`).
     """
 
-    def __init__(self, path: str, data: Buffer, keep: Descriptor | None = None) -> None:
+    def __init__(self, path: str, data: Buffer, keep: OwnedDescriptor | None = None) -> None:
         """Opens a library, of which the file contains ``data``, and what it needs.
 
         FAILED_PRECONDITION for what is no complete library for this machine, and with the linker's message
@@ -152,7 +152,7 @@ class SharedObject:
         )
 
 
-def _close(handle: int, keep: Descriptor | None) -> None:
+def _close(handle: int, keep: OwnedDescriptor | None) -> None:
     """Closes a library; ``keep`` lives until then."""
     _ctypes.dlclose(handle)
 
@@ -167,11 +167,11 @@ def _make_math_library_global() -> ctypes.CDLL | None:
         return None
 
 
-def _memory_file(data: Buffer) -> Descriptor | None:
+def _memory_file(data: Buffer) -> OwnedDescriptor | None:
     """A file in memory; None where that is not allowed."""
     for flags in (_MFD_CLOEXEC | _MFD_EXEC, _MFD_CLOEXEC):
         try:
-            opened = Descriptor(os.memfd_create, "jitree-executable", flags)
+            opened = OwnedDescriptor(os.memfd_create, "jitree-executable", flags)
         except (AttributeError, OSError) as error:
             pass_interruption(error)
             continue

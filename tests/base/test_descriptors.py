@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from jitree.base import code_listing
-from jitree.base.finalizers import Descriptor
+from jitree.base.finalizers import OwnedDescriptor
 from jitree.codegen.image import contents, worklist
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.local.workers import Parking
@@ -53,9 +53,9 @@ def test_an_interrupt_leaves_no_file_open(what: str, tmp_path: Path, monkeypatch
 
 def test_it_is_closed_once() -> None:
     """The number may be another file's by then."""
-    opened = Descriptor(os.open, os.devnull, os.O_RDONLY)
+    opened = OwnedDescriptor(os.open, os.devnull, os.O_RDONLY)
     opened.close()
-    other = Descriptor(os.open, os.devnull, os.O_RDONLY)
+    other = OwnedDescriptor(os.open, os.devnull, os.O_RDONLY)
     assert other.number == opened.number
     opened.close()
     del opened
@@ -64,4 +64,4 @@ def test_it_is_closed_once() -> None:
 
 def test_what_cannot_be_opened_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
-        Descriptor(os.open, "/none", os.O_RDONLY)
+        OwnedDescriptor(os.open, "/none", os.O_RDONLY)

@@ -27,7 +27,7 @@ from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import shown
 from jitree.base.copying import PART, copy_of, ranges, room_for
-from jitree.base.finalizers import Descriptor
+from jitree.base.finalizers import OwnedDescriptor
 from jitree.base.memory import mapped_file
 from jitree.base.records import NamedTuple
 from jitree.errors import DataLossError, ResourceExhaustedError, pass_interruption
@@ -74,7 +74,7 @@ def aligned(size: int) -> int:
 def new_file() -> Iterator[int]:
     """An empty one. RESOURCE_EXHAUSTED where the process may not have one more open."""
     try:
-        file = Descriptor(os.memfd_create, "jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        file = OwnedDescriptor(os.memfd_create, "jitree-message", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
         pass_interruption(error)
         raise ResourceExhaustedError(f"no file can be made for a message: {error}") from None

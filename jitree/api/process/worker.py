@@ -26,7 +26,7 @@ from jitree.api.process import messages
 from jitree.api.sandbox import Limits
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import Scope
-from jitree.base.finalizers import Descriptor, Finalized, guard
+from jitree.base.finalizers import Finalized, OwnedDescriptor, guard
 from jitree.codegen.image.cache import VARIABLE, place
 from jitree.codegen.image.keys import folders_of
 from jitree.errors import (
@@ -199,7 +199,7 @@ class _Process:
 
     def __init__(self, pid: int) -> None:
         """OSError if it has ended."""
-        self._file = Descriptor(os.pidfd_open, pid)
+        self._file = OwnedDescriptor(os.pidfd_open, pid)
         self.descriptor = self._file.number
 
 

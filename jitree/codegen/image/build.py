@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from jitree.base import processor
 from jitree.base.available_resources import available_processors
-from jitree.base.finalizers import Descriptor
+from jitree.base.finalizers import OwnedDescriptor
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache, contents, estimates, shipped
 from jitree.codegen.image.flat import KEY_SIZE, FlatImage, Recipe, from_json
@@ -101,7 +101,7 @@ def _main() -> None:
     from jitree.codegen.image.worklist import spread
 
     count, descriptor = map(int, sys.argv[1:3])
-    images = WorkList(Descriptor(int, descriptor), count)
+    images = WorkList(OwnedDescriptor(int, descriptor), count)
     with open(descriptor, "rb", closefd=False) as file:
         file.seek(images.size)
         keys = [file.read(KEY_SIZE) for _ in range(count)]

@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Final
 
 from jitree.base import private_files, processor
-from jitree.base.finalizers import Descriptor
+from jitree.base.finalizers import OwnedDescriptor
 from jitree.base.private_files import LARGEST
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache
@@ -231,7 +231,7 @@ class Pack:
         this package and processor."""
         self._path = path
         access = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not wait
-        self._opened = Descriptor(os.open, path, access)
+        self._opened = OwnedDescriptor(os.open, path, access)
         self._file = self._opened.number
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode):

@@ -22,7 +22,7 @@ from mmap import mmap
 from typing import Final, TypeVar
 
 from jitree.base.available_resources import available_processors
-from jitree.base.finalizers import Descriptor
+from jitree.base.finalizers import OwnedDescriptor
 from jitree.base.spawn import go_after
 from jitree.errors import InternalError
 
@@ -51,7 +51,7 @@ class WorkList:
     """Numbers of images. One process takes each, what is wanted first before others, then in their order.
     None is wanted before :meth:`order`."""
 
-    def __init__(self, opened: Descriptor, count: int) -> None:
+    def __init__(self, opened: OwnedDescriptor, count: int) -> None:
         """In a file that begins with the time until which the program holds what is put aside, and so many
         words."""
         self._opened = opened
@@ -61,7 +61,7 @@ class WorkList:
     @classmethod
     def create(cls, count: int) -> WorkList:
         """In a new file in memory, to which more can be written."""
-        opened = Descriptor(os.memfd_create, "jitree-images")
+        opened = OwnedDescriptor(os.memfd_create, "jitree-images")
         os.write(opened.number, bytes(_TIME + _WORD * count))
         return cls(opened, count)
 
@@ -184,7 +184,7 @@ class _Numbers:
     copies of this process share, and so its position."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
-        self._opened = Descriptor(os.memfd_create, "numbers")
+        self._opened = OwnedDescriptor(os.memfd_create, "numbers")
         os.write(self._opened.number, array("q", numbers).tobytes())
         os.lseek(self._opened.number, 0, os.SEEK_SET)
 
@@ -204,7 +204,7 @@ class _Copy:
     other work fails. Its results lie in a file in memory."""
 
     def __init__(self, work: Callable[[Item], object], items: Sequence[Item], numbers: Iterable[int]) -> None:
-        self._opened = Descriptor(os.memfd_create, "results")
+        self._opened = OwnedDescriptor(os.memfd_create, "results")
         self._status: int | None = None
         self._processes: list[int] = []
         code = 1

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from jitree import errors
-from jitree.base.finalizers import Descriptor, Finalizer, end_each, guard, uninterrupted, without_guards
+from jitree.base.finalizers import Finalizer, OwnedDescriptor, end_each, guard, uninterrupted, without_guards
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
@@ -34,7 +34,7 @@ class Parking:
     """Parks a thread until it is woken."""
 
     def __init__(self) -> None:
-        self._opened = Descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
+        self._opened = OwnedDescriptor(os.eventfd, 0, os.EFD_CLOEXEC)
         self._descriptor = self._opened.number
 
     def wait(self) -> None:

@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any, Final
 
 from jitree.base.callbacks import Callback, allocator_address, free, keep, take_kept
-from jitree.base.finalizers import Descriptor, guard, with_lock
+from jitree.base.finalizers import OwnedDescriptor, guard, with_lock
 from jitree.base.memory import Mapping, map_code, once
 from jitree.base.records import NamedTuple
 from jitree.errors import (
@@ -200,8 +200,8 @@ def read_memory(address: int, size: int) -> bytes | None:
 
 
 @cache
-def _own_memory() -> Descriptor:
-    return Descriptor(os.open, "/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+def _own_memory() -> OwnedDescriptor:
+    return OwnedDescriptor(os.open, "/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class ExportedFunction(NamedTuple):
