@@ -102,26 +102,21 @@ class Array(HostMethods, ImplicitTransfer):
         owner = None if view is None else keeper.own(view)
         if owner is not None and self._owner is None and self._view is view:
             self._owner, self._keeper = owner, keeper
-        if self._owner is None or self._keeper is not keeper:
-            return False
-        self._passed_as = marker
-        return True
+        if is_here := self._owner is not None and self._keeper is keeper:
+            self._passed_as = marker
+        return is_here
+
+    # Other threads come where something is called: not between looks at attributes and their change, nor
+    # between changes, as long as what was there is kept, whose end is a call.
 
     def _give_up(self) -> None:
         """Lets go of the elements, which belong to another owner from now on. FAILED_PRECONDITION if they are
         already: another thread may have donated them."""
-        _kept = self._parts()
+        _kept = self._passed_as, self._view, self._owner, self._keeper, self._elements
         if self._view is None and self._owner is None:
             raise FailedPreconditionError(_DONATED)
         self._passed_as = self._view = self._owner = self._keeper = self._elements = None
         WRITES[0] += 1
-
-    # Other threads pass, donate and read the array meanwhile. They come where something is called: not
-    # between a look at these attributes and their change, nor between their changes, as long as what they
-    # had is kept: its end is a call.
-
-    def _parts(self) -> tuple[object, ...]:
-        return self._passed_as, self._view, self._owner, self._keeper, self._elements
 
     def _be_written(self) -> None:
         """A program or another library may write to the elements: what the host has seen of them, by whatever
@@ -131,7 +126,7 @@ class Array(HostMethods, ImplicitTransfer):
 
     def _be_copied(self, copy: BufferView) -> BufferView:
         """Has other memory with its elements from now on, which programs may write to."""
-        _kept = self._parts()
+        _kept = self._passed_as, self._view, self._owner, self._keeper, self._elements
         self._view = copy
         self._passed_as = self._owner = self._keeper = self._elements = None
         return copy
@@ -190,11 +185,8 @@ class Array(HostMethods, ImplicitTransfer):
         (2, 3)
         """
         keeper, owner = self._keeper, self._owner
-        if self._view is None and keeper is not None and owner is not None:
-            shape = keeper.shape(owner)
-            if shape is not None:
-                return shape
-        return self.buffer_view.shape
+        known = keeper.shape(owner) if self._view is None and keeper and owner else None
+        return self.buffer_view.shape if known is None else known
 
     @property
     def element_type(self) -> ElementType:

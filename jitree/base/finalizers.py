@@ -102,8 +102,8 @@ _nothing: Final[Callable[[], object]] = bool
 
 
 class OwnedDescriptor:
-    """Opens a file by a function of the system, and closes it with the last use. All of that is in C: no
-    interrupt comes in between, which would leave a descriptor that nothing closes."""
+    """Opens a file, and closes it with the last use. All of that is in C: no interrupt comes in between,
+    which would leave a descriptor that nothing closes."""
 
     __slots__ = ("_ending", "number")
 

@@ -52,8 +52,7 @@ class WorkList:
     None is wanted before :meth:`order`."""
 
     def __init__(self, opened: OwnedDescriptor, count: int) -> None:
-        """In a file that begins with the time until which the program holds what is put aside, and so many
-        words."""
+        """``opened`` begins with a time and so many words. Until then the program holds what is put aside."""
         self._opened = opened
         memory = memoryview(mmap(opened.number, _TIME + _WORD * count))
         self._held, self._words = memory[:_TIME].cast("d"), memory[_TIME:].cast("I")
