@@ -100,6 +100,8 @@ class CompiledKernels(Finalized):
         self._refused: set[int] = set()
         self._held: set[int] = set()
         """Kernels that are not compiled."""
+        self._is_decided = False
+        """Whether there is a decision that nobody has acted on."""
         self._starts_later = False
         """Whether a builder is to be started with the second call that runs kernels."""
         self._first_call: int | None = None
@@ -247,13 +249,15 @@ class CompiledKernels(Finalized):
                 self._batch.hold()
             if self._batch.begun is None:
                 self._batch.order(gaining, (*gains, *policy.dearest()))
+            self._is_decided = True
 
     def _ask(self, ordinal: int, running: Running) -> None:
         """Has kernels built as the policy wants, and uses one there."""
         batch, policy, wanted = self._batch, self._policy, self._batch.providers[ordinal]
         batch.gives_way = policy.share != LATER
-        if policy.builds:
-            batch.start()
+        if policy.builds and self._is_decided:
+            batch.start()  # asks for each image: too much for each look of a thread that waits
+        self._is_decided = False
         is_time = policy.builds or policy.worth_aside(INTERPRETED_FIRST, running.nanoseconds)
         self._use(ordinal, (wanted.get if is_time else wanted.find)())
 

@@ -230,10 +230,19 @@ def test_a_call_waits_for_its_kernels(hanging: VmvxExecutable, monkeypatch: pyte
     def build(provider: image.Provider) -> None:
         provider.image = map_image(built(provider.recipe))
 
-    asked = _after_looks(monkeypatch, 5, build)
+    asked, starts = _after_looks(monkeypatch, 5, build), list[object]()
+    start = batch.ImageBatch.start
+
+    def counted(images: batch.ImageBatch) -> None:
+        starts.append(images)
+        start(images)
+
+    monkeypatch.setattr(batch.ImageBatch, "start", counted)
+    monkeypatch.setattr(vmvx_policy, "_REFRESH", 1e6)
     assert (_run(hanging) == 1).all()
     compiled = hanging._compiled
     assert compiled is not None and compiled.ready and len(asked) == 5
+    assert len(starts) == 1, "a builder is started where that is decided"
     assert compiled._policy._spent == [0.0], "nothing was interpreted"
 
 
