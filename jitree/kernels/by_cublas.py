@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from jitree.base.platform import open_library
-from jitree.errors import InternalError, UnavailableError
+from jitree.errors import InternalError, UnavailableError, pass_interruption
 from jitree.kernels.kernel import DEVICE, Kernel, KernelCall
 
 if TYPE_CHECKING:
@@ -59,8 +58,10 @@ def library() -> ctypes.CDLL:
     folders = [] if spec is None else [Path(each) for each in spec.submodule_search_locations or ()]
     found = [str(path) for name in _SONAMES for folder in folders for path in folder.glob(f"*/lib/{name}")]
     for name in (*found, *_SONAMES):
-        with suppress(OSError):
+        try:
             return open_library(name)
+        except OSError as error:
+            pass_interruption(error)
     raise UnavailableError(
         "this kernel is cuBLAS's, which is not there; pip install nvidia-cublas-cu12, or use "
         "jitree.kernels.by_triton"

@@ -13,7 +13,7 @@ from jitree.base.memory import address_of as address_of
 from jitree.base.platform import zero_pages
 from jitree.base.records import NamedTuple
 from jitree.codegen.record import words_of
-from jitree.errors import ResourceExhaustedError, pass_interruption
+from jitree.errors import ResourceExhaustedError, memory_errors, pass_interruption
 from jitree.regs.layout import OWNER_PYTHON, Entry
 
 if TYPE_CHECKING:
@@ -136,11 +136,8 @@ class MemoryBlock:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        try:
+        with memory_errors(f"{size} bytes could not be reserved"):
             self.array: Bytes = zero_pages(size)
-        except OSError as error:
-            pass_interruption(error)
-            raise ResourceExhaustedError(f"{size} bytes could not be reserved: {error.strerror}") from None
         self.address = address_of(self.array)
         view = self.array.data
         self.i32: memoryview = view.cast("i")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 Result = tuple[list[str], Counter[str]]
@@ -31,7 +32,8 @@ def _none(case: Any) -> Iterator[Any]:
 def limit_memory() -> None:
     """Gives this process some address space: what asks for more fails with a status, the machine goes on."""
     gc.freeze()  # what the parent has is not looked at again
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + _MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
