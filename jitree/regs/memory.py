@@ -136,8 +136,11 @@ class MemoryBlock:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        with memory_errors(f"{size} bytes could not be reserved"):
+        try:
             self.array: Bytes = zero_pages(size)
+        except OSError:
+            with memory_errors(f"{size} bytes could not be reserved"):
+                raise
         self.address = address_of(self.array)
         view = self.array.data
         self.i32: memoryview = view.cast("i")

@@ -105,7 +105,7 @@ SCRIPTS = [
         ["cannot: there is no command 'nonsense'", "has no register %i99", "%x", "outermost", "innermost",
          "there is no breakpoint 7", "'x' is no number", "names no global", "'5' names no register",
          "set what?", "no import that is called", "no instruction is from it", "no function",
-         "18446744073709551616 is no value of type i64", "is no expression", "two that follow", "cannot be shown",
+         "1616 is no value of type i64", "is no expression", "two that follow", "cannot be shown",
          "9…' is no", "i64=6"],
     ),
 ]  # fmt: skip
