@@ -138,7 +138,8 @@ class MemoryBlock:
         self.size = size
         try:
             self.array: Bytes = zero_pages(size)
-        except OSError:
+        except OSError as error:
+            pass_interruption(error)
             with memory_errors(f"{size} bytes could not be reserved"):
                 raise
         self.address = address_of(self.array)

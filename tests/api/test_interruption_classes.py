@@ -165,7 +165,6 @@ _CHILDREN = {
 }  # fmt: skip
 """What runs in processes that only answer, or as one begins and ends: no program's code raises there."""
 _OTHERS = {
-    "api/calls/native/exporting.py": "the caller is in C",
     "codegen/image/worklist.py": "it is raised again when the others have done their part",
     "cuda/completion.py": "on a thread of the package", "cuda/queue.py": "on a thread of the package",
     "hal/groups/presence.py": "on a thread of the package",
