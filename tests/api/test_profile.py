@@ -280,11 +280,10 @@ def test_threads() -> None:
 
 
 def test_without_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jitree.hal.local import event_log, executor
+    from jitree.hal.local import executor
 
-    monkeypatch.setattr(event_log, "supported", lambda: False)
     monkeypatch.setattr(executor, "_native", None)
-    monkeypatch.setattr(executor, "supported", lambda: False)
+    monkeypatch.setattr(executor, "SUPPORTED", False)
     with Session(device="local-sync", tier="plain") as session:
         session.load(SEEN)
         with session.profile() as profile:

@@ -244,7 +244,7 @@ def test_ranges_that_touch_are_copied_apart() -> None:
 
 
 def test_cublas_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
+    def missing(name: str, mode: int) -> None:
         raise OSError(name)
 
     by_cublas.library.cache_clear()

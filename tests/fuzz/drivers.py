@@ -88,7 +88,7 @@ def _apart() -> Iterator[None]:
 
 
 def _calls(driver: FakeDriver) -> None:
-    with CudaDevice(driver, 0) as device, Session(device=device) as session:
+    with CudaDevice(driver, 0) as device, Session(device=device, tier="fast") as session:
         add = session.load(PROGRAM).add
         results = [add.submit(_X, _X), add(_X, _X)]
         results.append(add.submit(results[0], _X))

@@ -26,7 +26,7 @@ from unittest.mock import patch
 import numpy as np
 
 import jitree
-from jitree.base import memory
+from jitree.base import platform
 from jitree.codegen.image import cache as image_cache
 from jitree.errors import StatusError
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 _OPENING: Final = ((os, "open"), (builtins, "open"))
 PLACES: Final = {
-    "mapping": Place(((memory, "_mapped"),), _system(errno.ENOMEM)),
+    "mapping": Place(((platform, "_mapped"),), _system(errno.ENOMEM)),
     "allocation": Place(((np, "empty"), (np, "zeros")), MemoryError),
     "file, too many": Place(_OPENING, _system(errno.EMFILE)),
     "file, no permission": Place(_OPENING, _system(errno.EACCES)),

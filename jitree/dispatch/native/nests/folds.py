@@ -13,7 +13,8 @@ long as under one mask or longer.
 *Of the image.* A vector of what is loaded is whole, and also has what lies between two rows: elements between
 others that are loaded, so they lie in the buffer. What these lanes compute is not stored. Sums are loaded
 before the reductions, and stored after them, a row at a time under masks. Convolutions of 3 by 3 with 7
-columns take 0.6 of the time.
+columns take 0.6 of the time. Of rows of 32 columns and more, tiles leave fewer lanes empty: with 56 the
+image's way takes 0.93 of the time, with 40 1.1.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def find_fold(
 ) -> Fold | None:  # fmt: skip
     """Finds the loop that continues the vector loop, if vectors get fuller."""
     width, read = vector.extent, dependence.counters_as_data()
-    if width is None:
+    if width is None or width >= 2 * LANES:
         return None
     for rows in candidates:
         steps = _row_steps(structure, rows, vector)
