@@ -59,6 +59,11 @@ def test_benchmarks_need_their_extra_alone() -> None:
         assert not missing, f"{path.name} needs {missing}: the extra `perf` should have it"
 
 
+def test_no_package_is_kept() -> None:
+    """What pip downloads for an experiment is no part of the project."""
+    assert not [path.name for path in ROOT.glob("*.whl")]
+
+
 def test_benchmarks_import_what_there_is() -> None:
     """Nobody runs all of them after a change of names."""
     for path in (ROOT / "perf").glob("*.py"):
