@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from jitree.base import platform
 from jitree.base.memory import once
 from jitree.base.platform import EXECUTE, PAGE_SIZE, READ, WRITE, Mapping, map_code
+from jitree.base.platform.files import read_memory
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError
 from jitree.regs.memory import MemoryBlock
 from tests.hal.helpers import TIMEOUT
@@ -66,6 +68,21 @@ def test_unmapped_with_the_object() -> None:
     del mapping
     gc.collect()
     assert rights(address) is None
+
+
+def test_what_a_child_reads_is_its_own_memory() -> None:
+    """Not that of its parent, which had read before."""
+    block = MemoryBlock(PAGE_SIZE)
+    assert read_memory(block.address, 8) == bytes(8)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            block.array[:8] = 7
+            status = int(read_memory(block.address, 8) != bytes([7] * 8))
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_more_than_the_address_space() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 from jitree.base.finalizers import OwnedDescriptor
@@ -106,15 +106,16 @@ def read_memory(address: int, size: int) -> bytes | None:
     """Bytes of this process; None where there is no memory, which a plain read would end the process for, and
     where the system gives no way to ask."""
     try:
-        data = os.pread(_own_memory().number, size, address)
+        data = os.pread(_memory_of(os.getpid()).number, size, address)
     except (OSError, OverflowError) as error:
         pass_interruption(error)
         return None
     return data if len(data) == size else None
 
 
-@cache
-def _own_memory() -> OwnedDescriptor:
+@lru_cache(maxsize=1)
+def _memory_of(process: int) -> OwnedDescriptor:
+    """The memory of this process: what a fork's child has of its parent is still the parent's."""
     return OwnedDescriptor(os.open, _MEMORY, os.O_RDONLY | os.O_CLOEXEC)
 
 
