@@ -211,6 +211,11 @@ def until() -> float | None:
     return None if scope is None else scope.first_until()
 
 
+def next_look(until: float | None) -> float:
+    """Seconds to sleep, at most until then, before the next look whether to end."""
+    return LOOK_SECONDS if until is None else min(max(until - time.monotonic(), 0.0), LOOK_SECONDS)
+
+
 def deadline(seconds: float | None) -> AbstractContextManager[object]:
     """Limits the seconds that a block of a ``with`` statement may take.
 
@@ -268,12 +273,12 @@ def require_going_on() -> None:
 
 def runs_here() -> bool:
     """Whether the calling thread is in a turn of an event loop."""
-    return _running_loop() is not None
+    return running_loop() is not None
 
 
 def require_uncancelled() -> None:
     """Raises asyncio.CancelledError if the running task, or the main one on Ctrl-C, must end."""
-    loop = _running_loop()
+    loop = running_loop()
     if loop is None:
         return
     import asyncio
@@ -287,7 +292,8 @@ def require_uncancelled() -> None:
         raise asyncio.CancelledError
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop in a turn of which the calling thread is."""
     look = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # it may be half imported
     return None if look is None else look()
 

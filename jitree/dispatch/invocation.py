@@ -141,20 +141,20 @@ class Invoker(ContextGate):
         machine = self._direct
         if machine is None or self.gate[REFUSED]:
             return
-        if not self.gate[NESTING] and not self.is_direct_going_on:
+        if not self.gate[NESTING] and not self.is_direct_going_on and not self.turn.locked():
             if not self.gate[READY]:
                 machine.reset()  # the end of a call may have had no room on Python's stack
                 machine.revive()
             self.gate[READY] = 1
 
-    def carry_on(self, machine: Machine, entry: EngineEntry) -> None:
+    def carry_on(self, machine: Machine, entry: EngineEntry, function: BytecodeFunction) -> None:
         """Does the rest of a direct call that machine code has left."""
         if machine.state[STATE_PROMPT] == CONTENDED and not self.is_contended():
             machine.state[STATE_PROMPT] = PATIENT
         try:
             self.is_direct_going_on = True
             entry.go_on(machine)
-            for pending in self.rest(machine):
+            for pending in self.rest(machine, function):
                 self.wait_unlocked(pending.wait)
             self.end_call(None)
         finally:
@@ -291,6 +291,10 @@ class Invoker(ContextGate):
         end: Callable[[Machine], None],
     ) -> Call:
         """Makes a call on a machine that ``take`` gives and ``end`` leaves."""
+        if self.turn.locked() and self.gate[NESTING] <= 1:
+            from jitree.dispatch.variables import turns  # few find another call that waits
+
+            yield from turns(self, function.record)
         self.require_open()
         if self.gate[NESTING] <= 1:
             if self.refusal is not None:
@@ -306,7 +310,7 @@ class Invoker(ContextGate):
                 yield from self._told(function, machine, start)
             else:
                 self.engine.run(machine)
-                yield from self.rest(machine)
+                yield from self.rest(machine, function)
             found = results(machine)
             self.require_faultless()
             return found
@@ -354,7 +358,7 @@ class Invoker(ContextGate):
             finally:
                 del mark
 
-    def _told(self, function: VmFunction, machine: Machine, start: object) -> Iterator[Awaited]:
+    def _told(self, function: BytecodeFunction, machine: Machine, start: object) -> Iterator[Awaited]:
         """Runs a call and tells readers of it, and of its parts."""
         from jitree.base.events import CALL, PART, CallEvent, telling
 
@@ -364,10 +368,12 @@ class Invoker(ContextGate):
         with telling(readers, whole):
             with telling(readers, part):
                 self.engine.run(machine)
-            while machine.pending is not None:
-                yield machine.pending
-                with telling(readers, part):
-                    self._resume(machine)
+            if machine.pending is not None:
+                with self.turn_of(function):
+                    while machine.pending is not None:
+                        yield machine.pending
+                        with telling(readers, part):
+                            self._resume(machine)
 
     def _nest(self, begun: int) -> None:
         nesting = self.gate[NESTING]
@@ -416,11 +422,14 @@ class Invoker(ContextGate):
         if len(self._idle) < _POOLED_MACHINES and not self.closed:
             self._idle.append(machine)
 
-    def rest(self, machine: Machine) -> Iterator[Awaited]:
+    def rest(self, machine: Machine, function: BytecodeFunction) -> Iterator[Awaited]:
         """What a call that has begun waits for, until it is complete."""
-        while machine.pending is not None:
-            yield machine.pending
-            self._resume(machine)
+        if machine.pending is None:
+            return
+        with self.turn_of(function):
+            while machine.pending is not None:
+                yield machine.pending
+                self._resume(machine)
 
     def _resume(self, machine: Machine) -> None:
         """What the machine waited for has happened: takes its results and goes on."""

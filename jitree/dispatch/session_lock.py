@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import os
 import time
-from _thread import RLock, get_ident
+from _thread import RLock, allocate_lock, get_ident
 from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +26,7 @@ from jitree.regs.layout import CONTENDED, STATE_WORDS, GateRecord
 if TYPE_CHECKING:
     import threading
 
+    from jitree.dispatch.function import BytecodeFunction
     from jitree.regs.machine import Machine
 
     class Submitted(Protocol):
@@ -138,6 +139,10 @@ class ContextGate(abc.ABC):
         self.submissions: Submissions = NoSubmissions()
         self.refusal: Callable[[], StatusError] | None = None
         """Makes what a call that begins is refused with, while those in progress go on."""
+        self.turn = allocate_lock()
+        """Locked while a call that uses variables waits (:mod:`jitree.dispatch.variables`)."""
+        self.turn_loop = 0
+        """The ``id`` of the event loop that takes the steps of that call."""
         self._cancels = count(1)
         self._direct: Machine | None = None
         self._contended_until = 0.0
@@ -173,7 +178,7 @@ class ContextGate(abc.ABC):
         begun, until = self.gate[CANCELS], cancel_scopes.until()
         try:
             with self.watch_gate(self.lock):
-                while not self.lock.acquire(timeout=_remaining(until)):
+                while not self.lock.acquire(timeout=cancel_scopes.next_look(until)):
                     if until is not None and time.monotonic() >= until:
                         raise DeadlineExceededError("another call has the session, and has not ended in time")
             if begun != self.gate[CANCELS]:
@@ -243,6 +248,12 @@ class ContextGate(abc.ABC):
 
     # -- waiting ---------------------------------------------------------------------------------------
 
+    def turn_of(self, function: BytecodeFunction) -> AbstractContextManager[object]:
+        """Keeps others from the variables of a call that is going to wait."""
+        from jitree.dispatch.variables import turn_of  # few calls wait
+
+        return turn_of(self, function.record)
+
     def wait_unlocked(self, wait: Callable[[float | None], object]) -> None:
         """Waits without holding the lock, unless a host function further out needs it held."""
         gate = self.gate
@@ -281,12 +292,6 @@ class ContextGate(abc.ABC):
                 self.waiting.pop(scope, None)
 
 
-def _remaining(until: float | None) -> float:
-    """Seconds to sleep before the next look."""
-    longest = cancel_scopes.LOOK_SECONDS
-    return longest if until is None else min(max(until - time.monotonic(), 0.0), longest)
-
-
 def cancellation() -> CancelledError:
     return CancelledError("the calls of the session were cancelled")
 
@@ -303,6 +308,8 @@ def _after_fork() -> None:
     for gate in lost:
         gate.lock._at_fork_reinit()  # type: ignore[attr-defined]
         gate.lose()
+    for gate in _gates:
+        gate.turn = allocate_lock()  # no call is left that waits
 
 
 def _is_free(gate: ContextGate) -> bool:

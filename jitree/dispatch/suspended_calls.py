@@ -44,8 +44,9 @@ def go_on_promptly(
 
 def _rest(invoker: Invoker, function: BytecodeFunction, machine: Machine) -> Call:
     try:
-        yield YIELD
-        yield from invoker.rest(machine)
+        with invoker.turn_of(function):
+            yield YIELD
+            yield from invoker.rest(machine, function)
         found = function.unpack(machine)
         invoker.require_faultless()
         return found

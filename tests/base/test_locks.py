@@ -33,6 +33,7 @@ OTHERS = {
     "codegen/image/__init__.py": "no thread blocks for it",
     "compat/iree_runtime/system_api.py": "held while a device is made, around all else",
     "dispatch/session_lock.py": "held by calls, around all else",
+    "dispatch/variables.py": "left in C, and waited for with looks",
     "hal/groups/channel.py": "held by collectives, around all else, and waited for with looks",
     "hal/objects.py": "held while members find each other, around all else, and waited for with looks",
     "hal/waiting.py": "one wakes a thread; the other is held where Python makes no object",

@@ -89,7 +89,7 @@ class Rest:
         invoker, machine = self._invoker, self._machine
         try:
             machine.pc = RUNNING
-            invoker.carry_on(machine, self._entry)
+            invoker.carry_on(machine, self._entry, self._vm_function)
         except BaseException as error:
             self._end(error)
             raise
