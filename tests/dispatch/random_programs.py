@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jitree.dispatch.context import Context
+from jitree.dispatch.function import VmFunction
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
@@ -162,26 +163,39 @@ _CALLEE = """
 """
 
 
-def outcome(module: BytecodeModule, tier: str, arguments: tuple[int, int, int]) -> tuple[Any, ...]:
+Arguments = tuple[int, int, int]
+Outcome = tuple[Any, ...]
+
+
+def outcome(module: BytecodeModule, tier: str, arguments: Arguments) -> Outcome:
     """What a call does that can be seen."""
-    context = Context(RefTypes(), tier=tier)
-    context.register([module])
+    (seen,) = outcomes(module, tier, [arguments])
+    return seen
+
+
+def outcomes(module: BytecodeModule, tier: str, calls: Sequence[Arguments]) -> list[Outcome]:
+    """What calls, one after the other, do that can be seen: globals keep what they are given."""
+    with Context(RefTypes(), tier=tier) as context:
+        context.register([module])
+        function = context.lookup("m.f")
+        return [_called(context, function, arguments) for arguments in calls]
+
+
+def _called(context: Context, function: VmFunction, arguments: Arguments) -> Outcome:
     buffer = VmBuffer(64)
     items = VmList("i32")
     for value in range(4):
         items.append(value)
     before = context.table.live_count
-    first, second, third = arguments
     result: tuple[Any, ...]
     try:
-        *values, ref = context.invoke(context.lookup("m.f"), [first, second, third, buffer, items])
+        *values, ref = context.invoke(function, [*arguments, buffer, items])
         result = ("done", values, _describe(ref))
         del ref
     except StatusError as error:
         result = (error.code, error.message, tuple(error.backtrace))
     held = context.table.live_count - before
     memory = bytes(buffer), [_describe(item) for item in items]
-    context.close()
     return result, memory, held
 
 

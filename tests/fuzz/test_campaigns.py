@@ -50,7 +50,7 @@ ROWS = {
         chain(range(48), [DIVIDED]),
         lambda counts: (
             counts["calls"] > counts["calls that end with a status"] * 4 > 0
-            and counts["calls on auto that go over to machine code"] * 8 > counts["calls"]
+            and counts["calls on auto that go over to machine code"] * 10 > counts["calls"]
         ),
     ),
     "kernels": Row(
