@@ -7,9 +7,11 @@ chains of submissions, donations, a model, calls with a deadline, wrong argument
 ``cancel``, ``reload``, a session closed and opened again. The main thread is one of them; a handler of a
 signal raises in its calls. A call ends with its exact result, or with why it was to end.
 
-The load stops at the end of each round. Then handles of each session, threads, descriptors and memory are
-counted, after a first round that is not. The exit status is 1 if a result was wrong, if handles, threads or
-descriptors are others than before, or if memory has grown by more than 2 % in the second half.
+The load stops at the end of each round, but for a first one that does not count. Then the handles of each
+session are counted, all sessions are closed and opened, and threads, descriptors and memory are counted: a
+device starts threads when it needs them, and keeps them. The exit status is 1 if a result was wrong, if
+handles, threads or descriptors are others than before, or if memory has grown by more than 2 % in the second
+half.
 """
 
 from __future__ import annotations
@@ -197,14 +199,16 @@ class Sample(NamedTuple):
 
 def sample(slots: list[Slot], before: Sample | None) -> Sample:
     """Waits for a while for what ends by itself, as a builder of machine code does."""
+    handles = tuple(slot.handles() for slot in slots)
+    for slot in slots:
+        slot.reopen()
     until = time.monotonic() + SETTLED
     while True:
-        handles = tuple(slot.handles() for slot in slots)
         threads, descriptors = resources()
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[1])
         now = Sample(handles, threads, descriptors.total(), pages * os.sysconf("SC_PAGE_SIZE"))
-        if before is None or now[:3] == before[:3] or time.monotonic() > until:
+        if before is None or now[1:3] == before[1:3] or time.monotonic() > until:
             return now
         time.sleep(0.1)
 

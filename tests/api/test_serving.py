@@ -207,7 +207,7 @@ def test_a_session_that_another_thread_closes_is_not_reloaded(
 
 
 def test_threads_reload_one_after_the_other(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    f, others = session["m.f"], []
+    f, others = session["m.f"], list[tuple[threading.Thread, list[Any]]]()
 
     def load(*arguments: Any) -> list[str]:
         if not others:
