@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from jitree.dispatch.context import Context
@@ -23,6 +24,8 @@ BUFFER, LIST = "%r0", "%r1"
 FUEL, ONE, MORE = 14, 15, 16
 INTEGERS, FLOATS, FLOAT_PAIRS = (0, 1, 4, 5), range(17, 20), range(20, 26, 2)
 """Of typed programs. The third argument is an i64 in slots 2 and 3."""
+SHOWN = 1000
+"""Items of a list that are looked at: some programs make millions."""
 _STEPS = 60
 """Blocks that a program may execute."""
 
@@ -195,14 +198,14 @@ def _called(context: Context, function: VmFunction, arguments: Arguments) -> Out
     except StatusError as error:
         result = (error.code, error.message, tuple(error.backtrace))
     held = context.table.live_count - before
-    memory = bytes(buffer), [_describe(item) for item in items]
+    memory = bytes(buffer), len(items), [_describe(item) for item in islice(items, SHOWN)]
     return result, memory, held
 
 
 def _describe(ref: object) -> object:
     if isinstance(ref, VmBuffer):
         return bytes(ref)
-    return [str(type(item)) for item in ref] if isinstance(ref, VmList) else ref
+    return [str(type(item)) for item in islice(ref, SHOWN)] if isinstance(ref, VmList) else ref
 
 
 def program(text: str, bytecode: int = 17) -> Assembler:
