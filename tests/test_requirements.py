@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import hashlib
+import importlib.util
 import re
 import sys
 import tomllib
@@ -77,3 +78,29 @@ def test_benchmarks_import_what_there_is() -> None:
                         importlib.import_module(f"{node.module}.{item.name}")
             except ModuleNotFoundError as error:
                 assert error.name in OPTIONAL, f"{path.name}: {error}"
+
+
+def test_the_bill_of_materials_is_of_what_is_there() -> None:
+    """What `setup.py` puts into the wheel names all that has to be installed, and the bytes of files."""
+    specification = importlib.util.spec_from_file_location("setup_file", ROOT / "setup.py")
+    assert specification is not None and specification.loader is not None
+    setup_file = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(setup_file)
+    path = Path("jitree/codegen/image/shipped/base-x86-64-v3.image")
+    made = setup_file.bill("1.2.3", [path])
+    assert made == setup_file.bill("1.2.3", [path]) != setup_file.bill("1.2.4", [path])
+    kinds = {kind: [one for one in made["components"] if one["type"] == kind] for kind in ("library", "file")}
+    assert {one["name"] for one in kinds["library"]} == names(PROJECT["dependencies"])
+    (file,) = kinds["file"]
+    assert file["hashes"][0]["content"] == hashlib.sha256((ROOT / path).read_bytes()).hexdigest()
+    known = {one["bom-ref"] for one in made["components"]}
+    assert all(known.issuperset(one["dependsOn"]) for one in made["dependencies"])
+
+
+def test_what_ci_installs_is_pinned() -> None:
+    text = (ROOT / ".ci" / "requirements.txt").read_text(encoding="utf-8")
+    pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
+    extras = (PROJECT["optional-dependencies"][name] for name in ("test", "package", "site"))
+    wanted = names([*PROJECT["dependencies"], *(text for extra in extras for text in extra), "setuptools"])
+    assert {re.sub(r"\[.*", "", name).lower().replace("_", "-") for name in wanted} <= pinned
+    assert all("--hash=sha256:" in part for part in re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:])

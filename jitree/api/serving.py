@@ -11,7 +11,7 @@ from jitree.api.load_order import BUILTIN_MODULES
 from jitree.base import logs
 from jitree.base.cancel_scopes import deadline, require_going_on
 from jitree.base.events import BUILT, FOUND, MISSING
-from jitree.base.finalizers import with_lock
+from jitree.base.finalizers import guard, with_lock
 from jitree.base.records import NamedTuple
 from jitree.base.tables import bytes_text, html_table, text_table
 from jitree.dispatch.session_lock import CALLS, FAILURES, WAITS
@@ -35,6 +35,8 @@ _PAUSE: Final = 0.001
 _LONGEST: Final = 3600.0 * 24 * 365
 _EARLIER: Final = "_earlier_gates"
 """The attribute of a session that has the counts of contexts that were its before."""
+_RELOADING: Final = "_reloading"
+"""The attribute that has the turn of threads that reload it."""
 _COUNTED: Final = (CALLS, FAILURES, WAITS)
 _OF_A_FUNCTION: Final = (
     "signature", "packers", "unpackers", "known_sizes", "_order", "_updates", "_storing", "_argument_count",
@@ -168,23 +170,28 @@ def _wait_for_calls(invoker: Invoker) -> None:
 
 
 def reload(session: Any, sources: Sequence[Any], compiled: Any) -> Any:
-    """See :meth:`jitree.Session.reload`."""
+    """See :meth:`jitree.Session.reload`. One thread at a time does it with a session."""
+    turn = session.__dict__.setdefault(_RELOADING, guard())
+    while (modules := with_lock(turn, partial(_reload, session, sources, compiled), _PAUSE)) is None:
+        require_going_on()
+    return modules[0] if len(modules) == 1 else modules
+
+
+def _reload(session: Any, sources: Sequence[Any], compiled: Any) -> tuple[Any, ...]:
     _require_reloadable(session)
     if not sources:
         raise InvalidArgumentError("reload: no module was given; pass a path, bytes or an open binary file")
     other = type(session)(session.devices, **_options(session))
     try:
         replaced = _load(session, other, sources, compiled)
-        pairs = _pairs(session, other)
-        _exchange(session, other, pairs)
+        modules = _exchange(session, other, replaced)
     except BaseException:
         other.close()
         raise
     session.__dict__.setdefault(_EARLIER, []).append(other.context.invoker.gate)
     _wait_for_calls(other.context.invoker)
     other.close()
-    modules = tuple(session.modules[name] for name in replaced)
-    return modules[0] if len(modules) == 1 else modules
+    return modules
 
 
 def _require_reloadable(session: Any) -> None:
@@ -192,6 +199,7 @@ def _require_reloadable(session: Any) -> None:
         raise UnimplementedError("reload: a sandbox has one program; make another session for the next one")
     invoker = session.context.invoker
     with invoker.entrance():
+        invoker.require_open()
         invoker.require_idle()
         if invoker.refusal is not None:
             raise FailedPreconditionError("reload: the session is draining; make another one")
@@ -213,7 +221,9 @@ def _options(session: Any) -> dict[str, Any]:
 def _load(session: Any, other: Any, sources: Sequence[Any], compiled: Any) -> list[str]:
     """Loads a session's modules into another one; those that are given replace those of their names."""
     given: list[ModuleLike] = [other._read(source) for source in sources]
-    present = [module for module in session.context.modules if module.name not in BUILTIN_MODULES]
+    with session.context.invoker.entrance():
+        session.context.invoker.require_open()
+        present = [module for module in session.context.modules if module.name not in BUILTIN_MODULES]
     names = [module.name for module in present]
     twins = {name for name in names if names.count(name) > 1}
     if twins:
@@ -251,11 +261,16 @@ def _types(function: Function) -> tuple[object, ...]:
     return type(function), given, [item.type for item in function.results]
 
 
-def _exchange(session: Any, other: Any, pairs: Sequence[tuple[Function, Function]]) -> None:
+def _exchange(session: Any, other: Any, replaced: Sequence[str]) -> tuple[Any, ...]:
+    """Gives the session's modules of some names. FAILED_PRECONDITION if another thread has closed it."""
     old, new = session.context, other.context
-    stand_for: dict[VmFunction, VmFunction] = {ours.vm_function: theirs.vm_function for ours, theirs in pairs}
     with old.invoker.entrance(), new.invoker.entrance():
+        old.invoker.require_open()
         old.invoker.require_idle()
+        pairs = _pairs(session, other)
+        stand_for: dict[VmFunction, VmFunction] = {
+            ours.vm_function: theirs.vm_function for ours, theirs in pairs
+        }
         new.invoker.go_on_counting(old.invoker)
         new.succeed(old, stand_for)
         for ours, theirs in pairs:
@@ -272,3 +287,4 @@ def _exchange(session: Any, other: Any, pairs: Sequence[tuple[Function, Function
         other._functions = {}
         made, options = session.made_by
         session.made_by = made, options if isinstance(options, dict) else frozenset()  # no longer the program
+        return tuple(session.modules[name] for name in replaced)

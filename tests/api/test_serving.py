@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 import jitree
 from jitree import HostExport, HostModule, Session
+from jitree.api import serving
 from jitree.base import logs
 from jitree.base.events import EventReader, listen, process, stop_listening
 from jitree.errors import (
@@ -185,6 +187,40 @@ def test_functions_that_callers_have_are_those_of_the_new_module(session: Sessio
     assert session.metrics().calls == calls + 1, "counts go on"
     session.cancel()
     assert f(2) == 12
+
+
+def test_a_session_that_another_thread_closes_is_not_reloaded(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*arguments: Any) -> list[str]:
+        replaced = loading(*arguments)
+        session.close()
+        return replaced
+
+    loading = serving._load
+    monkeypatch.setattr(serving, "_load", load)
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        session.reload(adding(10))
+    assert session.context.invoker.closed
+    with pytest.raises(FailedPreconditionError, match="closed"):
+        session.reload(adding(10))
+
+
+def test_threads_reload_one_after_the_other(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    f, others = session["m.f"], list[tuple[threading.Thread, list[Any]]]()
+
+    def load(*arguments: Any) -> list[str]:
+        if not others:
+            others.append(in_thread(lambda: session.reload(adding(20))))
+            time.sleep(0.01)  # the other one may come as far as it can
+        return loading(*arguments)
+
+    loading = serving._load
+    monkeypatch.setattr(serving, "_load", load)
+    session.reload(adding(10))
+    ((thread, results),) = others
+    thread.join(TIMEOUT)
+    assert results == [session.modules["m"]] and f(1) == 21
 
 
 def test_a_call_in_progress_ends_in_the_old_module(session: Session, gate: Gate) -> None:

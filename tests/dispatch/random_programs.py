@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from jitree.dispatch.context import Context
+from jitree.dispatch.function import VmFunction
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.errors import StatusError
 from jitree.regs.buffer import VmBuffer
@@ -22,6 +24,8 @@ BUFFER, LIST = "%r0", "%r1"
 FUEL, ONE, MORE = 14, 15, 16
 INTEGERS, FLOATS, FLOAT_PAIRS = (0, 1, 4, 5), range(17, 20), range(20, 26, 2)
 """Of typed programs. The third argument is an i64 in slots 2 and 3."""
+SHOWN = 1000
+"""Items of a list that are looked at: some programs make millions."""
 _STEPS = 60
 """Blocks that a program may execute."""
 
@@ -162,33 +166,46 @@ _CALLEE = """
 """
 
 
-def outcome(module: BytecodeModule, tier: str, arguments: tuple[int, int, int]) -> tuple[Any, ...]:
+Arguments = tuple[int, int, int]
+Outcome = tuple[Any, ...]
+
+
+def outcome(module: BytecodeModule, tier: str, arguments: Arguments) -> Outcome:
     """What a call does that can be seen."""
-    context = Context(RefTypes(), tier=tier)
-    context.register([module])
+    (seen,) = outcomes(module, tier, [arguments])
+    return seen
+
+
+def outcomes(module: BytecodeModule, tier: str, calls: Sequence[Arguments]) -> list[Outcome]:
+    """What calls, one after the other, do that can be seen: globals keep what they are given."""
+    with Context(RefTypes(), tier=tier) as context:
+        context.register([module])
+        function = context.lookup("m.f")
+        return [_called(context, function, arguments) for arguments in calls]
+
+
+def _called(context: Context, function: VmFunction, arguments: Arguments) -> Outcome:
     buffer = VmBuffer(64)
     items = VmList("i32")
     for value in range(4):
         items.append(value)
     before = context.table.live_count
-    first, second, third = arguments
     result: tuple[Any, ...]
     try:
-        *values, ref = context.invoke(context.lookup("m.f"), [first, second, third, buffer, items])
+        *values, ref = context.invoke(function, [*arguments, buffer, items])
         result = ("done", values, _describe(ref))
         del ref
     except StatusError as error:
         result = (error.code, error.message, tuple(error.backtrace))
     held = context.table.live_count - before
-    memory = bytes(buffer), [_describe(item) for item in items]
-    context.close()
+    memory = bytes(buffer), len(items), [_describe(item) for item in islice(items, SHOWN)]
     return result, memory, held
 
 
 def _describe(ref: object) -> object:
     if isinstance(ref, VmBuffer):
         return bytes(ref)
-    return [str(type(item)) for item in ref] if isinstance(ref, VmList) else ref
+    return [str(type(item)) for item in islice(ref, SHOWN)] if isinstance(ref, VmList) else ref
 
 
 def program(text: str, bytecode: int = 17) -> Assembler:

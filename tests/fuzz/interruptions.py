@@ -2,8 +2,8 @@
 
 Whenever that comes, a call ends with its result, or with why it was to end. Afterwards the session computes
 as before, and nothing is left: no thread, no descriptor, no handle. A
-case is a session, with some rounds of calls. A handler raises only where the package runs: in its own
-midst asyncio does not survive that.
+case is a session, with some rounds of calls. A handler raises only where the package runs: in their own
+midst asyncio and the import system do not survive that.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
 from tests.fuzz.campaign import CASES, Campaign, Result
 
 PACKAGE: Final = os.path.dirname(jitree.__file__) + os.sep
+IMPORTS: Final = re.compile(r"<frozen importlib\b")
+"""Files of the import system: interrupted, it keeps a lock that all threads need."""
 X: Final = np.arange(4, dtype=np.float32)
 N: Final = np.arange(64, dtype=np.float32)
 LONGEST: Final = 0.004
@@ -64,7 +66,8 @@ class Alarms:
         raised = self._raised
         if raised is None:
             return
-        if not any(caller.f_code.co_filename.startswith(PACKAGE) for caller, _ in walk_stack(frame)):
+        files = {caller.f_code.co_filename for caller, _ in walk_stack(frame)}
+        if not any(file.startswith(PACKAGE) for file in files) or any(map(IMPORTS.match, files)):
             signal.setitimer(signal.ITIMER_REAL, AGAIN)
             return
         self._raised = None
@@ -83,6 +86,11 @@ class Alarms:
         except BaseException as error:
             return error
         finally:
+            self._stop()
+
+    @staticmethod
+    def _stop() -> None:
+        with suppress(*RAISED):  # what came during the end of an object is raised a little later
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 

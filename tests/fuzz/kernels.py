@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,12 +25,13 @@ from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.regs.memory import address_of
 from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import AssemblyError
+from tests.codegen.images import few_passes
 from tests.dispatch.native.nests.programs import LoopText
 from tests.fuzz import nests as nest_cases
 from tests.fuzz.campaign import CASES, Campaign, Result
 from tests.fuzz.nests import KINDS, LENGTH, Outcome, disagreements, extreme, memory_of
 from tests.hal.native_kernels import ALL
-from tests.loaders.vmvx.cut_programs import FIRST_BINDING, KernelText, compiled, most_parts, run_parts
+from tests.loaders.vmvx.cut_programs import FIRST_BINDING, KernelText, most_parts, run_parts, with_code
 from tests.loaders.vmvx.programs import load
 
 BINDINGS: Final = 3
@@ -353,10 +355,12 @@ class Case(NamedTuple):
 
     lines: tuple[str, ...]
     inputs: tuple[Inputs, ...]
+    has_all_passes: bool
 
 
 def generate(number: int) -> Case:
-    return Case(tuple(kernel(number).lines), tuple(inputs(number, INPUTS)))
+    has_all_passes = number % nest_cases.ALL_PASSES_EVERY == 0
+    return Case(tuple(kernel(number).lines), tuple(inputs(number, INPUTS)), has_all_passes)
 
 
 def smaller(case: Case) -> Iterator[Case]:
@@ -371,15 +375,16 @@ def run(case: Case) -> Result:
     text.lines = list(case.lines)
     try:
         built = text.module().build()
-        BytecodeModule.load(built)
+        module = BytecodeModule.load(built)
     except (AssemblyError, StatusError):  # too small
         return [], Counter()
     ways = {tier: load(built, tier) for tier in ("plain", "fast")}
-    native = compiled(text)
+    with nullcontext() if case.has_all_passes else few_passes():
+        native = with_code(lambda: load(built, "native"))
     # Parts are called by this thread, which does not take denormal numbers for zeros.
     is_exact = not any(f"{name}.f" in line for line in text.lines for name in _FLOATS)
     most = most_parts(native) if is_exact else 0
-    loops = nests.find(build(from_program(BytecodeModule.load(built).program), 0))
+    loops = nests.find(build(from_program(module.program), 0))
     counts: Counter[str] = Counter({CASES: 1, "kernels that can be cut": most > 1})
     counts["nests"] = sum(isinstance(loop, nests.Nest) for loop in loops)
     found: list[str] = []

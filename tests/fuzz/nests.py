@@ -9,7 +9,7 @@ import random
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unittest.mock import patch
 
@@ -23,6 +23,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler, AssemblyError
+from tests.codegen.images import few_passes
 from tests.dispatch.harness import compile_here
 from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Sum, Text, argument, as_module, module
 from tests.fuzz.campaign import CASES, Campaign, Result
@@ -38,6 +39,10 @@ INPUTS: Final = 10
 """Calls of each nest."""
 LENGTH: Final = 512
 """Bytes of each buffer, which lie in one block with as many before, between and after them."""
+ALL_PASSES_EVERY: Final = 16
+"""Of so many nests one goes through all that LLVM does for a program, which takes as long as two others."""
+AUTO_EVERY: Final = 3
+"""Of so many calls one begins anew on ``auto``, which needs a context of its own."""
 APART: Final = tuple(LENGTH * (2 * ref + 1) for ref in range(REFS))
 """Where in the block."""
 
@@ -200,29 +205,45 @@ def memory_of(blocks: int) -> npt.NDArray[np.uint8]:
     return aligned(np.arange(LENGTH * (2 * blocks + 1), dtype=np.uint8) % 5)
 
 
-def called(
-    loaded: BytecodeModule,
-    tier: str,
-    numbers: Sequence[int],
-    places: Sequence[int] = APART,
-    length: int = LENGTH,
-) -> Outcome:
-    """A call of ``f`` on a tier. On ``auto``, what runs in a loop is taken for what runs for long."""
-    block = memory_of(REFS)
-    buffers: list[Any] = [VmBuffer.alias(block[place : place + length]) for place in places]
-    end: object = "done"
-    with ExitStack() as stack:
-        for name, value in (("FUEL", 3), ("TIME", 0)) if tier == AUTO else ():
-            stack.enter_context(patch.object(machine, name, value))
-        context = stack.enter_context(Context(RefTypes(), tier=tier))
-        context.register([loaded])
+class Tier:
+    """A context that calls ``f`` of a module again and again."""
+
+    def __init__(self, loaded: BytecodeModule, tier: str) -> None:
+        self._context = Context(RefTypes(), tier=tier)
+        self._context.register([loaded])
+        self._function = self._context.lookup("m.f")
+
+    def call(self, numbers: Sequence[int], places: Sequence[int] = APART, length: int = LENGTH) -> Outcome:
+        block = memory_of(REFS)
+        buffers: list[Any] = [VmBuffer.alias(block[place : place + length]) for place in places]
+        end: object = "done"
         try:
-            context.invoke(context.lookup("m.f"), [*buffers, *numbers])
+            self._context.invoke(self._function, [*buffers, *numbers])
         except StatusError as error:
             end = (error.code.name, error.message)
-        (instance,) = context._instances
+        (instance,) = self._context._instances
         is_native = isinstance(instance, BytecodeInstance) and instance.record.native is not None
-    return Outcome(end, block.tobytes(), is_native)
+        return Outcome(end, block.tobytes(), is_native)
+
+    def __enter__(self) -> Tier:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._context.close()
+
+
+def called(
+    loaded: BytecodeModule, tier: str, numbers: Sequence[int], places: Sequence[int] = APART
+) -> Outcome:
+    """A call of ``f`` in a context of its own."""
+    with Tier(loaded, tier) as anew:
+        return anew.call(numbers, places)
+
+
+def called_on_auto(loaded: BytecodeModule, numbers: Sequence[int], length: int) -> Outcome:
+    """A call that begins in the interpreter: what runs in a loop is taken for what runs for long."""
+    with patch.object(machine, "FUEL", 3), patch.object(machine, "TIME", 0), Tier(loaded, AUTO) as anew:
+        return anew.call(numbers, length=length)
 
 
 def outcome(
@@ -237,11 +258,13 @@ class Case(NamedTuple):
 
     lines: tuple[str, ...]
     inputs: tuple[tuple[int, ...], ...]
+    has_all_passes: bool
+    """Whether LLVM does what it does for a program, or as little as it can."""
 
 
 def generate(number: int) -> Case:
     lines = nest(number).text("f").splitlines()
-    return Case(tuple(lines), tuple(inputs(number, INPUTS)))
+    return Case(tuple(lines), tuple(inputs(number, INPUTS)), number % ALL_PASSES_EVERY == 0)
 
 
 def fewer_lines(lines: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -267,17 +290,15 @@ def written(case: Case) -> bytes:
     return "\n".join([*(f"// {numbers}" for numbers in case.inputs), *case.lines, ""]).encode()
 
 
-def edged(loaded: BytecodeModule, inputs: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], int]]:
+def edged(plain: Tier, inputs: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], int]]:
     """The inputs, with whole buffers, and one that ends well also with buffers that just suffice for it, and
     with a byte less."""
     yield from ((numbers, LENGTH) for numbers in inputs)
     for numbers in inputs:
-        if called(loaded, TIERS[0], numbers).end == "done":
+        if plain.call(numbers).end == "done":
             lengths = range(LENGTH + 1)
             least = bisect_left(
-                lengths,
-                True,
-                key=lambda length: called(loaded, TIERS[0], numbers, length=length).end == "done",
+                lengths, True, key=lambda length: plain.call(numbers, length=length).end == "done"
             )
             yield from ((numbers, length) for length in (least, least - 1) if length >= 0)
             return
@@ -290,15 +311,20 @@ def run(case: Case) -> Result:
         loaded = BytecodeModule.load(as_module(text).build())
     except (AssemblyError, StatusError):  # too small
         return [], Counter()
-    native = compile_here(loaded)
+    with nullcontext() if case.has_all_passes else few_passes():
+        native = compile_here(loaded)
     counts: Counter[str] = Counter({CASES: 1, "functions that are not compiled": len(native.refusals)})
     found: list[str] = []
-    for numbers, length in edged(loaded, case.inputs):
-        ends = {tier: called(loaded, tier, numbers, length=length) for tier in (*TIERS, AUTO)}
-        counts["calls"] += len(ends)
-        counts["calls on auto that go over to machine code"] += ends[AUTO].is_native
-        counts["calls that end with a status"] += ends["plain"].end != "done"
-        found += disagreements(f"a call with {numbers} and {length} bytes", ends)
+    with ExitStack() as stack:
+        tiers = {tier: stack.enter_context(Tier(loaded, tier)) for tier in TIERS}
+        for number, (numbers, length) in enumerate(edged(tiers["plain"], case.inputs)):
+            ends = {name: tier.call(numbers, length=length) for name, tier in tiers.items()}
+            if number % AUTO_EVERY == 0:
+                ends[AUTO] = called_on_auto(loaded, numbers, length)
+                counts["calls on auto that go over to machine code"] += ends[AUTO].is_native
+            counts["calls"] += len(ends)
+            counts["calls that end with a status"] += ends["plain"].end != "done"
+            found += disagreements(f"a call with {numbers} and {length} bytes", ends)
     return found, counts
 
 

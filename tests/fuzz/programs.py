@@ -8,24 +8,33 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
 from jitree.errors import StatusError
 from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler, AssemblyError
+from tests.codegen.images import few_passes
 from tests.dispatch.harness import compile_here
-from tests.dispatch.random_programs import TypedWriter, Writer, outcome, program, typed_program
+from tests.dispatch.random_programs import (
+    Arguments,
+    TypedWriter,
+    Writer,
+    outcomes,
+    program,
+    typed_program,
+)
 from tests.fuzz.campaign import CASES, Campaign, Result
 from tests.fuzz.nests import fewer_lines
 
 CALLS: Final = 4
 """Of each program."""
-NATIVE_EVERY: Final = 16
-"""Of so many programs one is compiled, which takes as long as to interpret hundreds."""
+NATIVE_EVERY: Final = 8
+"""Of so many programs one is compiled, which takes as long as to interpret four."""
+ALL_PASSES_EVERY: Final = 64
+"""Of so many programs one goes through all that LLVM does."""
 _SMALL: Final = range(-4, 21)
 _SIZES: Final = range(-4, 71)
-
-Arguments = tuple[int, int, int]
 
 
 class Case(NamedTuple):
@@ -33,6 +42,7 @@ class Case(NamedTuple):
     bytecode: int
     tiers: tuple[str, ...]
     arguments: tuple[Arguments, ...]
+    has_all_passes: bool
 
     def module(self) -> Assembler:
         text = "\n".join(self.lines)
@@ -49,6 +59,7 @@ def generate(number: int) -> Case:
         17 if is_native else chance.choice((15, 17)),
         ("plain", "fast", "native") if is_native else ("plain", "fast"),
         tuple(arguments),
+        number % ALL_PASSES_EVERY == 0,
     )
 
 
@@ -69,11 +80,12 @@ def run(case: Case) -> Result:
     except (AssemblyError, StatusError):  # too small
         return [], Counter()
     if "native" in case.tiers:
-        compile_here(module)
+        with nullcontext() if case.has_all_passes else few_passes():
+            compile_here(module)
     counts = Counter({CASES: 1})
     found: list[str] = []
-    for given in case.arguments:
-        expected, *others = (outcome(module, tier, given) for tier in case.tiers)
+    by_tier = (outcomes(module, tier, case.arguments) for tier in case.tiers)
+    for given, (expected, *others) in zip(case.arguments, zip(*by_tier, strict=True), strict=True):
         counts["calls"] += len(case.tiers)
         counts["calls that end with a status"] += expected[0][0] != "done"
         for tier, seen in zip(case.tiers[1:], others, strict=True):

@@ -30,13 +30,16 @@ class Row(NamedTuple):
 
 DIVIDED = 1476
 """A nest whose few iterations are divided by 2**31: it did not end where it was split by the divisor."""
+IN_ITSELF = 73_912
+"""A damaged module that puts a list into itself."""
 CUT = (22, 54, 218, 405)
 """Kernels that can be cut into parts. The last two read scratch memory that their loops may not fill."""
 MAY_HAVE_NONE = ("faults", "tensors")
 """Where the system is not asked, or no compiler is installed, there is no case."""
 ROWS = {
     "modules": Row(
-        range(400), lambda counts: counts["loaded"] > 40 and counts["refused with OUT_OF_RANGE"] > 40
+        chain(range(400), [IN_ITSELF]),
+        lambda counts: counts["loaded"] > 40 and counts["refused with OUT_OF_RANGE"] > 40,
     ),
     "executables": Row(
         range(200),
@@ -50,7 +53,7 @@ ROWS = {
         chain(range(48), [DIVIDED]),
         lambda counts: (
             counts["calls"] > counts["calls that end with a status"] * 4 > 0
-            and counts["calls on auto that go over to machine code"] * 8 > counts["calls"]
+            and counts["calls on auto that go over to machine code"] * 10 > counts["calls"]
         ),
     ),
     "kernels": Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 from typing import Any, Final
 
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.codegen.record import words_of
+from jitree.codegen.record import size_of, words_of
 from jitree.hal.buffer import Buffer
 from jitree.hal.operations import QueueOperations
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.modules.hal.native.layout import HandlePoolRecord
+from jitree.modules.hal.native.pools import ArenaPool
 from jitree.regs.layout import Entry
 from tests.api.direct import direct, needs_machine_code
 from tests.api.programs import ECHO
@@ -94,3 +96,13 @@ def test_an_interrupt_drops_no_reference_twice() -> None:
             pool._words[_HANDLE_POOL.dead] = before
         for handle in handles.tolist():
             table.unreserve(handle)
+
+
+def test_an_interrupt_while_arenas_are_made() -> None:
+    """What machine code finds lies in memory that is kept: else it would write to what others have."""
+    for interruption in interruptions(0):
+        words = array("q", bytes(size_of(HandlePoolRecord)))
+        arenas = ArenaPool(words)
+        interruption.during(arenas.supply)
+        first = words[_HANDLE_POOL.arenas]
+        assert not first or first in arenas._blocks

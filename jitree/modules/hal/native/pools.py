@@ -197,6 +197,10 @@ class _Block(NamedTuple):
     words: npt.NDArray[np.int64]
     address: int
 
+    @property
+    def end(self) -> int:
+        return self.address + self.words.nbytes
+
     def arena(self, address: int) -> npt.NDArray[np.int64]:
         row: npt.NDArray[np.int64] = self.words[(address - self.address) // self.words.strides[0]]
         return row
@@ -224,8 +228,10 @@ class ArenaPool:
         count = min(wanted, (_MOST_ARENA_BYTES - self._size) // size)
         words = np.empty((max(1, count), size // 8), np.int64)  # written before they are read
         block = _Block(words, address_of(words))
-        self._blocks |= dict.fromkeys(self._lay_out(block), block)
         self._size += words.nbytes
+        self._lay_out(block)
+        self._blocks |= dict.fromkeys(range(block.address, block.end, size), block)
+        self._words[self._place] = block.address  # Ctrl-C may come before, and the block is not used then
         return True
 
     def expect(self, count: int) -> None:
@@ -254,16 +260,13 @@ class ArenaPool:
             del self._blocks[recording]
             self._size -= arena.nbytes
 
-    def _lay_out(self, block: _Block) -> list[int]:
-        """Writes what each entry holds; the list begins with the first. Their addresses."""
+    def _lay_out(self, block: _Block) -> None:
+        """Writes what each entry holds: they become a list, which goes on with those that there are."""
         words, head = block.words, _head(self._scale)
         addresses = block.address + words.strides[0] * np.arange(len(words))
         words[:, : head.shape[1]] = head[0] + head[1] * addresses[:, None]
         words[:-1, _RECORDING.next] = addresses[1:]
         words[-1, _RECORDING.next] = self._words[self._place]
-        self._words[self._place] = block.address
-        places: list[int] = addresses.tolist()
-        return places
 
 
 @cache
