@@ -42,6 +42,10 @@ class Difference:
     """What :func:`jitree.diff` has found. Made by it; print it, or ask :attr:`equal`.
 
     ``first`` is the first departure, ``rows`` has all tensors with shapes and errors.
+
+    >>> found = jitree.diff(np.sin, lambda x: np.sin(x) + [0, 1e-3], inputs=[np.ones(2)])
+    >>> found.equal, found.first.coordinate
+    (False, (1,))
     """
 
     def __init__(

@@ -85,6 +85,13 @@ def create_engine(tier: str | None = None) -> Engine:
 
 
 class ContextFlags(Flags):
+    """Says what a session does beside its calls: ``Session(flags=...)``.
+
+    >>> session = jitree.Session("local-sync", flags=jitree.ContextFlags.TRACE_EXECUTION)
+    >>> session.context.tier
+    'plain'
+    """
+
     NONE = 0
     """Nothing beside the calls."""
     TRACE_EXECUTION = 1
