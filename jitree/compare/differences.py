@@ -262,10 +262,7 @@ def _name_reader(found: Difference, comparison: Comparison, one: ProgramSide, in
 
 
 def _pinned(
-    first: Departure,
-    rows: Sequence[Compared],
-    per_side: PerSide,
-    rearranged: Sequence[Pair],
+    first: Departure, rows: Sequence[Compared], per_side: PerSide, rearranged: Sequence[Pair]
 ) -> Departure:
     """The difference with the dispatches that may have made it."""
     number = next(row.number for row in rows if row.ordinals == first.ordinals)
