@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from jitree.api.program import Program as Program
     from jitree.api.program_files import ModuleSummary as ModuleSummary
     from jitree.api.program_files import inspect as inspect
-    from jitree.api.resources import Instance as Instance
     from jitree.api.sandbox import Limits as Limits
+    from jitree.api.session import Instance as Instance
     from jitree.api.session import Session as Session
     from jitree.api.session import load as load
     from jitree.base.logs import progress as progress
@@ -57,7 +57,7 @@ _LAZY = {
     "Device": "jitree.hal.device",
     "Difference": "jitree.compare.differences",
     "Function": "jitree.api.function",
-    "Instance": "jitree.api.resources",
+    "Instance": "jitree.api.session",
     "Limits": "jitree.api.sandbox",
     "LoneDispatch": "jitree.compare.lone_dispatch",
     "Module": "jitree.api.module",

@@ -1,4 +1,4 @@
-"""Shares drivers, reference types and loaders of executables among sessions, and opens what they use."""
+"""Shares drivers, reference types and loaders of executables among sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from jitree.api.executables import Plugin, create_loaders
 from jitree.api.load_order import parse_reference
 from jitree.api.session_arguments import host_array, require, require_arithmetic, require_option
 from jitree.base.finalizers import Unique
-from jitree.base.memory import once
 from jitree.dispatch.host_module import HostModule
 from jitree.errors import (
     InvalidArgumentError,
@@ -34,13 +33,9 @@ from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     import numpy.typing as npt
 
     from jitree.api.sandbox import Sandbox
-    from jitree.api.session import Session
-    from jitree.api.session_arguments import SessionOptions
     from jitree.dispatch.context import ModuleLike
     from jitree.hal.allocator import Allocator
     from jitree.vmfb.archive import Source
@@ -50,16 +45,8 @@ DEFAULT_DEVICES = ("local-task", "cuda")
 """Drivers tried in this order when no device is named."""
 
 
-class Instance(Unique):
-    """What sessions share. Sessions of one instance can exchange arrays and other references.
-
-    Most programs need only the default instance: :meth:`Instance.default`. It may be used from several
-    threads. INVALID_ARGUMENT for what is no registry and no loader.
-
-    >>> instance = jitree.Instance.default()
-    >>> [name for name, _ in instance.drivers()][:2]
-    ['local-sync', 'local-task']
-    """
+class Resources(Unique):
+    """Drivers, reference types and loaders. Safe to use from several threads."""
 
     def __init__(
         self, registry: DriverRegistry | None = None, loaders: Sequence[ExecutableLoader] | None = None
@@ -74,21 +61,6 @@ class Instance(Unique):
         require_option("registry", "a DriverRegistry", registry, DriverRegistry)
         self._loaders = None if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
         self._host_allocator = HeapAllocator()
-
-    @staticmethod
-    def default() -> Instance:
-        """The instance of sessions that are not given one."""
-        return _default_instance()
-
-    def create_session(self, device: DeviceChoice = None, **options: Unpack[SessionOptions]) -> Session:
-        """Makes a session on this instance; arguments and errors as of :class:`jitree.Session`.
-
-        ``device``: a URI, a device, several of either, None for the first that can be created; ``options``:
-        by name.
-        """
-        from jitree.api.session import Session
-
-        return Session(device, instance=self, **options)
 
     @property
     def host_allocator(self) -> Allocator:
@@ -181,14 +153,9 @@ class Instance(Unique):
 DeviceChoice = str | Device | Sequence[str | Device] | Mapping[str, str | Device] | None
 
 
-@once
-def _default_instance() -> Instance:
-    return Instance()
-
-
 def open_devices(
     choice: DeviceChoice,
-    instance: Instance,
+    instance: Resources,
     loaders: Sequence[ExecutableLoader],
     owned: list[Device],
     sandbox: Sandbox | None,

@@ -15,9 +15,10 @@ from jitree.api.calls.transfers import empty
 from jitree.api.function import Function
 from jitree.api.module import Module, create_function
 from jitree.api.observers import Observable
-from jitree.api.resources import DeviceChoice, Instance, open_devices, placed, read_module
+from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
 from jitree.api.session_arguments import Compiled, Loaded, Modules
 from jitree.base.finalizers import Finalized, Remade, require_interpreter
+from jitree.base.memory import once
 from jitree.base.platform import give_back_much_free_memory
 from jitree.dispatch.context import WAITING_TIERS, Context, ContextFlags, ModuleLike, default_tier
 from jitree.dispatch.function import VmFunction as VmFunction
@@ -529,6 +530,36 @@ class Session(Observable, Finalized, Remade):
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"modules: {printable(', '.join(self._modules)) or 'none'}"
         return f"<jitree.Session on {', '.join(device.uri for device in self._devices)}; {state}>"
+
+
+class Instance(Resources):
+    """What sessions share. Sessions of one instance can exchange arrays and other references.
+
+    Most programs need only the default instance: :meth:`Instance.default`. It may be used from several
+    threads. INVALID_ARGUMENT for what is no registry and no loader.
+
+    >>> instance = jitree.Instance.default()
+    >>> [name for name, _ in instance.drivers()][:2]
+    ['local-sync', 'local-task']
+    """
+
+    def create_session(self, device: DeviceChoice = None, **options: Unpack[SessionOptions]) -> Session:
+        """Makes a session on this instance; arguments and errors as of :class:`jitree.Session`.
+
+        ``device``: a URI, a device, several of either, None for the first that can be created; ``options``:
+        by name.
+        """
+        return Session(device, instance=self, **options)
+
+    @staticmethod
+    def default() -> Instance:
+        """The instance of sessions that are not given one."""
+        return _default_instance()
+
+
+@once
+def _default_instance() -> Instance:
+    return Instance()
 
 
 @overload

@@ -140,7 +140,7 @@ class LoneDispatch:
 
         It gives bytes, an array of rank 1 for each block of memory; errors are those of :meth:`run`.
         """
-        from jitree.api.resources import Instance
+        from jitree.api.session import Instance
 
         opened = Instance.default().create_device(device or self._facts["device"])
         try:

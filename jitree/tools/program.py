@@ -208,7 +208,7 @@ def load_modules(session: Session, loaded: Sequence[ModuleLike], compiled: str =
 
 def _read_module(path: str, mode: str) -> ModuleLike:
     from jitree.api.load_order import parse_reference
-    from jitree.api.resources import Instance
+    from jitree.api.session import Instance
     from jitree.vmfb.decode import BytecodeModule
 
     reference = parse_reference(path)
@@ -230,7 +230,8 @@ def _read_module(path: str, mode: str) -> ModuleLike:
 
 def open_devices(flags: ParsedFlags, stack: ExitStack) -> tuple[Device, ...]:
     """The devices that the flags name, closed with ``stack``; without any, the first that can be created."""
-    from jitree.api.resources import DEFAULT_DEVICES, Instance
+    from jitree.api.resources import DEFAULT_DEVICES
+    from jitree.api.session import Instance
 
     instance = Instance.default()
     parameters = task_parameters(flags)

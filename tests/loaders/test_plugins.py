@@ -12,7 +12,7 @@ import pytest
 
 import jitree
 from jitree.api.executables import create_loaders
-from jitree.api.resources import Instance
+from jitree.api.session import Instance
 from jitree.errors import (
     FailedPreconditionError,
     InternalError,

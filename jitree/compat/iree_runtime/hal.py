@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.api.calls.transfers import native_row
-from jitree.api.resources import Instance
+from jitree.api.session import Instance
 from jitree.base import dlpack
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME
 from jitree.base.elements import pack_integers

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from jitree.api.resources import Instance
-from jitree.api.session import Session
+from jitree.api.session import Instance, Session
 from jitree.compat.iree_runtime.arguments import (
     a,
     anything,
