@@ -60,9 +60,9 @@ def test_benchmarks_need_their_extra_alone() -> None:
         assert not missing, f"{path.name} needs {missing}: the extra `perf` should have it"
 
 
-def test_no_package_is_kept() -> None:
-    """What pip downloads for an experiment is no part of the project."""
-    assert not [path.name for path in ROOT.glob("*.whl")]
+def test_nothing_of_an_experiment_is_kept() -> None:
+    """What pip downloads for one is no part of the project, nor what a command wrote to ``-``."""
+    assert not [path.name for pattern in ("*.whl", "-") for path in ROOT.glob(pattern)]
 
 
 def test_benchmarks_import_what_there_is() -> None:

@@ -16,6 +16,7 @@ from jitree.api.calls.overlaps import arrays_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
 from jitree.api.calls.waiting import await_work, await_work_async, give_up
 from jitree.api.function import Function
+from jitree.base.events import telling
 from jitree.dispatch.session_lock import CANCELS
 from jitree.errors import StatusError, folded
 from jitree.hal.fence import COMES_AFTER, Fence
@@ -92,6 +93,17 @@ class AsynchronousFunction(Function):
         if named and self.order.limits(named):
             with self._limit(named):
                 return self.submit(*arguments, **named)
+        if not self.readers:
+            return self._submit_once(arguments, named)[0]
+        assert self._event is not None
+        call = self._event(arguments, named)
+        with telling([reader for reader in self.readers if reader.reads_awaited], call):
+            call.results, call.fence = self._submit_once(arguments, named)
+            call.failed = False
+        return call.results
+
+    def _submit_once(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Fence | None]:
+        """Results, and what is reached when they are computed, if they are not yet."""
         begun = time.thread_time()
         wait, signal, packed, earlier = self._begin(arguments, named)
         try:
@@ -102,10 +114,10 @@ class AsynchronousFunction(Function):
             if not self._is_settled:
                 self._have_called(begun)
             if signal.is_reached():
-                return self.unpack(results)
+                return self.unpack(results), None
             self._announce(signal, arguments, named, packed, earlier)
             self.invoker.submitted.add(signal)
-            return self.unpack(results, signal)
+            return self.unpack(results, signal), signal
         except BaseException as error:
             give_up(error, signal, wait)
             raise

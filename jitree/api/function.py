@@ -493,7 +493,7 @@ class Function(Remade):
         """``packers``: of machine code, instead of the function's own."""
         packers = self.packers if packers is None else packers
         require_interpreter()
-        if named:
+        if named or len(arguments) < self._argument_count:
             arguments = self.order(*arguments, **named)
         if len(arguments) != self._argument_count:
             counts = f"expected {self._argument_count} arguments but passed {len(arguments)}"

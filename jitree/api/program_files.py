@@ -175,6 +175,10 @@ class ModuleSummary:
     """The tables of a module, function bodies aside. Made by :func:`jitree.inspect`.
 
     Its text lists name, version, size in bytes, what it needs, and declarations with types and shapes.
+
+    >>> summary = jitree.inspect("examples/digits/digits.vmvx.vmfb")
+    >>> summary.file_size, [needed.name for needed in summary.dependencies]
+    (21454, ['hal'])
     """
 
     name: str

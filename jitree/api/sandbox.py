@@ -144,11 +144,7 @@ class Sandbox:
     why_refused = f"they are native code; {_REMEDY}"
 
     def __init__(
-        self,
-        limits: Limits | None,
-        tier: str | None,
-        modules: Sequence[HostModule],
-        arithmetic: str = FUSED,
+        self, limits: Limits | None, tier: str | None, modules: Sequence[HostModule], arithmetic: str = FUSED
     ) -> None:
         self.limits = limits = Limits() if limits is None else check(limits)
         self._allocator = self.allocator_class(limits.memory, is_zeroed=True)

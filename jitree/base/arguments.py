@@ -135,7 +135,7 @@ def seconds(name: str, value: Any) -> float:
         pass_interruption(error)
         limit = inf if number > 0 else -inf
     if isnan(limit) or limit < 0:
-        raise InvalidArgumentError(f"{name}: expected a number of seconds but got {shown(value)}")
+        raise InvalidArgumentError(f"{name}: expected a number of seconds from 0 on but got {shown(value)}")
     return limit
 
 

@@ -86,11 +86,7 @@ class Callback:
     """
 
     def __init__(
-        self,
-        function: Callable[..., int],
-        count: int,
-        failed: Callable[..., int],
-        failure: int,
+        self, function: Callable[..., int], count: int, failed: Callable[..., int], failure: int
     ) -> None:
         self._function = function
         self._count = count

@@ -59,6 +59,8 @@ class CallEvent(ObservedEvent):
     results: Any = None
     failed = True
     """Until a FUNCTION has results."""
+    fence: Any = None
+    """What is reached when they are computed, of a FUNCTION that was submitted and ends before."""
 
     def __init__(self, kind: str, name: str, arguments: Sequence[Any], named: Any = None) -> None:
         self.kind = kind
@@ -119,7 +121,7 @@ class EventReader:
     """Whether no profile may look at what it looks at."""
 
     reads_awaited = False
-    """Whether it reads awaited calls (FUNCTION), of which a thread has several at once."""
+    """Whether it reads awaited and submitted calls (FUNCTION), of which a thread has several at once."""
 
     reads_calls = False
     """Whether it reads that calls by machine code begin (CALL), with what the program gets. Those have no

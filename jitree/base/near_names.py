@@ -46,6 +46,8 @@ def near_path(path: str) -> str:
 
     Folders of the path are corrected one by one; a file may also be in this folder instead of another.
     """
+    if path.startswith("~"):
+        return "; pass os.path.expanduser(path)"
     folder, name = os.path.split(path)
     found = _corrected(path)
     if found is None and folder and os.path.exists(name):

@@ -42,6 +42,10 @@ class Difference:
     """What :func:`jitree.diff` has found. Made by it; print it, or ask :attr:`equal`.
 
     ``first`` is the first departure, ``rows`` has all tensors with shapes and errors.
+
+    >>> found = jitree.diff(np.sin, lambda x: np.sin(x) + [0, 1e-3], inputs=[np.ones(2)])
+    >>> found.equal, found.first.coordinate
+    (False, (1,))
     """
 
     def __init__(
@@ -258,10 +262,7 @@ def _name_reader(found: Difference, comparison: Comparison, one: ProgramSide, in
 
 
 def _pinned(
-    first: Departure,
-    rows: Sequence[Compared],
-    per_side: PerSide,
-    rearranged: Sequence[Pair],
+    first: Departure, rows: Sequence[Compared], per_side: PerSide, rearranged: Sequence[Pair]
 ) -> Departure:
     """The difference with the dispatches that may have made it."""
     number = next(row.number for row in rows if row.ordinals == first.ordinals)

@@ -92,11 +92,7 @@ class LoneDispatch:
     """
 
     def __init__(
-        self,
-        facts: dict[str, Any],
-        executable: bytes,
-        blocks: Sequence[Array],
-        expected: Sequence[Array],
+        self, facts: dict[str, Any], executable: bytes, blocks: Sequence[Array], expected: Sequence[Array]
     ) -> None:
         self._facts = facts
         self._executable = executable

@@ -69,6 +69,12 @@ def reduce(
     Of a value that is not finite and that no dispatch made, the one that reads it first is written.
     FAILED_PRECONDITION where nothing is wrong, or no dispatch is what fails, INVALID_ARGUMENT for what is no
     program.
+
+    >>> import tempfile
+    >>> digits, wrong = "examples/digits/digits.vmvx.vmfb", np.full((8, 8), np.nan, np.float32)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(jitree.reduce(digits, folder, "classify", [wrong]))
+    no dispatch makes what is not finite: ...
     """
     parameters, inputs = tuple(parameters), arguments_of(inputs)
     require_folder(folder)

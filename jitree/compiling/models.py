@@ -403,6 +403,10 @@ def compile(
     targets that do not fit; UNIMPLEMENTED where the compiler refuses the model, with the operator, its place
     and what to change; DEADLINE_EXCEEDED; UNAVAILABLE without the packages (``pip install
     'jitree[compile]'``) or where the file cannot be written; DATA_LOSS where the result is wrong by 1e-2.
+
+    >>> data = jitree.compile("perf/programs/call.mlir", target="vmvx")
+    >>> jitree.Session("local-sync").load(data).integers(40, 2)
+    42
     """
     shapes = {name: _sizes(name, shape) for name, shape in (input_shapes or {}).items()}
     inputs = ChosenInputs(shapes, input_dtypes or {}, input_values or {})

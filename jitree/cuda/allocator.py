@@ -140,11 +140,7 @@ class CudaAllocator(LendingAllocator):
         return buffer
 
     def import_host(
-        self,
-        view: memoryview,
-        memory_type: int,
-        usage: int,
-        release: Callable[[], object] | None = None,
+        self, view: memoryview, memory_type: int, usage: int, release: Callable[[], object] | None = None
     ) -> Buffer | None:
         """As :meth:`Allocator.import_host`: host memory can be pinned in place, but not become device-local.
 

@@ -347,11 +347,7 @@ class CudaExchange:
     # Giving.
 
     def export_dlpack(
-        self,
-        view: BufferView,
-        wait: Fence | None,
-        stream: int | None,
-        max_version: tuple[int, int] | None,
+        self, view: BufferView, wait: Fence | None, stream: int | None, max_version: tuple[int, int] | None
     ) -> Any:
         """As :meth:`ArrayExchange.export_dlpack`."""
         if stream == 0:

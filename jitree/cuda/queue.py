@@ -62,12 +62,7 @@ class DeferredOperation:
     )  # fmt: skip
 
     def __init__(
-        self,
-        waiting: DeferredWork,
-        name: str,
-        wait: Fence,
-        signal: Fence | None,
-        action: Action | None,
+        self, waiting: DeferredWork, name: str, wait: Fence, signal: Fence | None, action: Action | None
     ) -> None:
         """``action`` None: the fences are all there is."""
         self.waiting = waiting

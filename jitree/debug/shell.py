@@ -324,6 +324,16 @@ def post_mortem(error: BaseException, front: FrontEnd | None = None) -> None:
 
     ``error``: of the call. ``front``: what asks how to go on; None: the terminal (``docs/debugging.md``).
     Objects are gone with the call. INVALID_ARGUMENT for an error that is of no program.
+
+    >>> import io, sys
+    >>> from jitree.debug.shell import Shell
+    >>> digits = jitree.load("examples/digits/digits.vmvx.vmfb", check_finite=["nan", "inputs"])
+    >>> try:
+    ...     digits.classify(np.full((8, 8), np.nan, np.float32))
+    ... except jitree.StatusError as error:
+    ...     jitree.post_mortem(error, Shell(io.StringIO("where"), sys.stdout))
+    stopped: post mortem: DATA_LOSS; argument 0 of module.classify has nan at (0, 0) ...
+    > module.classify...
     """
     left = getattr(object_of("error", error, BaseException), "frames", None)
     if not left:

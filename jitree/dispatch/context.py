@@ -85,6 +85,13 @@ def create_engine(tier: str | None = None) -> Engine:
 
 
 class ContextFlags(Flags):
+    """Says what a session does beside its calls: ``Session(flags=...)``.
+
+    >>> session = jitree.Session("local-sync", flags=jitree.ContextFlags.TRACE_EXECUTION)
+    >>> session.context.tier
+    'plain'
+    """
+
     NONE = 0
     """Nothing beside the calls."""
     TRACE_EXECUTION = 1
@@ -242,11 +249,12 @@ class Context(Unique):
 
     def lookup(self, full_name: str) -> VmFunction:
         """The exported function ``module.function``; NOT_FOUND names what there is instead."""
-        module_name, name = split_name(full_name)
-        instance = self._find_module(module_name)
-        if instance is None:
-            names = ", ".join(module.name for module in self.modules) or "none"
-            raise NotFoundError(f"no module '{module_name}' is registered; registered are: {names}")
+        names = ", ".join(module.name for module in self.modules) or "none"
+        with error_context(f"registered are: {names}"):
+            module_name, name = split_name(full_name)
+            instance = self._find_module(module_name)
+            if instance is None:
+                raise NotFoundError(f"no module '{module_name}' is registered")
         return _exported(instance, name)
 
     def function_of(self, module: ExportingModule, name: str) -> VmFunction:

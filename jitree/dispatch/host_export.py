@@ -26,6 +26,10 @@ class HostExport:
     ``name``: without that of the module. ``cconv``: the calling convention, ``0iI_r``. ``attrs``: reflection.
     ``compiled``: gives the address of machine code that does the same. UNIMPLEMENTED for another convention
     comes when it is called.
+
+    >>> export = jitree.HostExport("add", "0ii_i", lambda state, x, y: x + y)
+    >>> export.function(None, 1, 2)
+    3
     """
 
     __slots__ = ("attrs", "cconv", "compiled", "function", "name", "refill")

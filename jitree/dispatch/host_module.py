@@ -44,6 +44,16 @@ class HostModule:
     What belongs to one context is in the state that :meth:`create_state` makes. The same name may be exported
     with several calling conventions; an import takes the one it states. :class:`jitree.CustomModule` does all
     this for functions with annotations.
+
+    >>> class Counter(jitree.HostModule):
+    ...     name = "counter"
+    ...     def exports(self):
+    ...         return [jitree.HostExport("next", "0v_i", lambda state: next(state))]
+    ...     def create_state(self, context):
+    ...         return iter(range(5, 9))
+    >>> counter = jitree.Session("local-sync").load(Counter())
+    >>> counter.next(), counter.next()
+    (5, 6)
     """
 
     name: str

@@ -277,7 +277,7 @@ def split_name(full_name: str) -> tuple[str, str]:
     """``module.function`` at the first dot. INVALID_ARGUMENT without one."""
     module, dot, function = object_of("function name", full_name, str).partition(".")
     if not dot:
-        raise InvalidArgumentError(f"function name '{full_name}' is not of the form module.function")
+        raise InvalidArgumentError(f"function name '{full_name}' is not of the form 'module.function'")
     return module, function
 
 

@@ -168,11 +168,7 @@ class Allocator(Unique, abc.ABC):
 
     @abc.abstractmethod
     def import_host(
-        self,
-        view: memoryview,
-        memory_type: int,
-        usage: int,
-        release: Callable[[], object] | None = None,
+        self, view: memoryview, memory_type: int, usage: int, release: Callable[[], object] | None = None
     ) -> Buffer | None:
         """Wraps host memory in a buffer without copying; None where that is impossible.
 

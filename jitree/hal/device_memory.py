@@ -173,11 +173,7 @@ class _TrackingAllocator(Allocator):
         return buffer
 
     def import_host(
-        self,
-        view: memoryview,
-        memory_type: int,
-        usage: int,
-        release: Callable[[], object] | None = None,
+        self, view: memoryview, memory_type: int, usage: int, release: Callable[[], object] | None = None
     ) -> Buffer | None:
         """As the other does: it is no memory of the device's."""
         return self._own.import_host(view, memory_type, usage, release)

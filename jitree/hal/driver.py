@@ -184,10 +184,7 @@ class DriverRegistry(Unique):
         return self._factories.get(name)
 
     def create_device(
-        self,
-        uri: str,
-        loaders: Sequence[ExecutableLoader] = (),
-        parameters: Mapping[str, str] | None = None,
+        self, uri: str, loaders: Sequence[ExecutableLoader] = (), parameters: Mapping[str, str] | None = None
     ) -> Device:
         """A new device by URI. ``parameters`` are defaults for those that the URI does not state."""
         parsed = parse_uri(uri)

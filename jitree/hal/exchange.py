@@ -55,11 +55,7 @@ class ArrayExchange(Protocol):
         """
 
     def export_dlpack(
-        self,
-        view: BufferView,
-        wait: Fence | None,
-        stream: int | None,
-        max_version: tuple[int, int] | None,
+        self, view: BufferView, wait: Fence | None, stream: int | None, max_version: tuple[int, int] | None
     ) -> Any:
         """A DLPack capsule, usable on the consumer's ``stream`` without waiting.
 

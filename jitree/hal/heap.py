@@ -120,11 +120,7 @@ class HeapAllocator(LendingAllocator):
         ))  # fmt: skip
 
     def import_host(
-        self,
-        view: memoryview,
-        memory_type: int,
-        usage: int,
-        release: Callable[[], object] | None = None,
+        self, view: memoryview, memory_type: int, usage: int, release: Callable[[], object] | None = None
     ) -> Buffer | None:
         """As :meth:`Allocator.import_host`; None for memory that is not aligned to 64 bytes."""
         if not view.c_contiguous:

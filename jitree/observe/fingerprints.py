@@ -248,9 +248,7 @@ def _figures(array: Array) -> Figures | None:
 
 
 def suspects(
-    per_side: PerSide,
-    since: tuple[int | None, int | None],
-    until: tuple[int | None, int | None],
+    per_side: PerSide, since: tuple[int | None, int | None], until: tuple[int | None, int | None]
 ) -> str:
     """Lists dispatches between two places that agree, but for those that only move data. These lay out in
     another way what the other side has as well."""

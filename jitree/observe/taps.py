@@ -429,7 +429,7 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
                 for tensor in dispatch.outputs
             )
             lines.append(f"{dispatch.label}: {made}")
-        return "\n".join(lines)
+        return "\n".join(lines) or f"<jitree taps of nothing: {self._selection.nothing().message}>"
 
     __repr__ = __str__
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.arguments import shown
@@ -50,15 +51,25 @@ class Spans(EventReader):
         self._open[id(event)] = span, context.attach(trace.set_span_in_context(span))
 
     def ends(self, event: Any) -> None:
-        from opentelemetry import context, trace
+        from opentelemetry import context
 
         span, token = self._open.pop(id(event), (None, None))
         if span is None:
             return
         context.detach(token)
-        if getattr(event, "failed", False):
-            span.set_status(trace.Status(trace.StatusCode.ERROR, str(sys.exc_info()[1] or "")))
-        span.end()
+        if getattr(event, "fence", None) is not None:  # the device ends it
+            event.fence.on_reached(partial(_end, span))
+        else:
+            _end(span, getattr(event, "failed", False) and str(sys.exc_info()[1] or ""))
+
+
+def _end(span: Any, failure: object) -> None:
+    """``failure``: what the call has failed with; None or False for one that has not."""
+    from opentelemetry import trace
+
+    if failure is not None and failure is not False:
+        span.set_status(trace.Status(trace.StatusCode.ERROR, str(failure)))
+    span.end()
 
 
 class Telemetry(Unique):

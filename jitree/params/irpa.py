@@ -169,13 +169,7 @@ def _splat(view: memoryview, position: int, size: int, key: str, metadata: bytes
 
 
 def _data(
-    file: ParameterFile,
-    tables: _Tables,
-    position: int,
-    size: int,
-    key: str,
-    metadata: bytes,
-    alignment: int,
+    file: ParameterFile, tables: _Tables, position: int, size: int, key: str, metadata: bytes, alignment: int
 ) -> ParameterEntry:
     _check_size(key, size, DATA.size)
     offset, length = DATA.unpack_from(file.view, position + ENTRY.size)

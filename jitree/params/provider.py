@@ -192,7 +192,7 @@ def _bytes_of(array: npt.NDArray[Any]) -> tuple[int, Storage, bytes, TensorType 
 
 def _as_array(value: Any) -> npt.NDArray[Any]:
     if is_masked(value):
-        raise InvalidArgumentError(f"expected an array but got a {type(value).__name__}{NO_MASKS}")
+        raise InvalidArgumentError(f"expected an array but got {type(value).__name__}{NO_MASKS}")
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     detach = attribute_of(value, "detach")  # tensors that record gradients are not exchanged
@@ -214,7 +214,7 @@ def _as_array(value: Any) -> npt.NDArray[Any]:
         return np.frombuffer(value, np.uint8) if memoryview(value).nbytes else np.empty(0, np.uint8)
     except (TypeError, ValueError, BufferError) as error:
         pass_interruption(error)
-        what = f"expected an array but got a {type(value).__name__}"
+        what = f"expected an array but got {type(value).__name__}"
         raise InvalidArgumentError(what) from own_error(error)
 
 

@@ -185,7 +185,8 @@ def _kinds(passed: Sequence[tuple[str, str]]) -> list[str]:
 def _pack(function: Function, arguments: Sequence[hv.HostValue], device: Device) -> list[object]:
     parameters = function.signature.arguments
     if len(arguments) != len(parameters):
-        error = f"expected {len(parameters)} arguments but passed {len(arguments)}"
+        missing = ", ".join(map(str, parameters[len(arguments) :]))
+        error = f"expected {len(parameters)} arguments but passed {len(arguments)}; missing: {missing}"
         raise function.in_call(InvalidArgumentError(f"input list and function mismatch; {error}"))
     transfer = tensor_packing.ArrayTransfer(device, tensor_packing.ready_view)
     packers = packing.packers(

@@ -104,8 +104,8 @@ def _taps(session: Session, texts: Sequence[str], output: str) -> list[Taps]:
 
 
 def _write(statistics: str, output: str) -> None:
-    """Writes to the file, unless that is of tensors."""
-    if not statistics or not output or output.endswith(_WHOLE):
+    """Writes to the file, unless that is of tensors; ``-`` is the standard output."""
+    if not statistics or output in ("", "-") or output.endswith(_WHOLE):
         sys.stdout.write(statistics)
     else:
         with system_refusals(f"--tap_output: cannot write '{output}'"):
@@ -161,6 +161,9 @@ def is_profiled(flags: ParsedFlags) -> bool:
 
 def check_flags(flags: ParsedFlags) -> None:
     """INVALID_ARGUMENT for flags that do not go together, UNIMPLEMENTED for what is not measured."""
+    for name in ("profile", "device_profiling_output"):
+        if flags.text(name) == "-":
+            raise InvalidArgumentError(f"--{name}: '-' is no file; results are on the standard output")
     output, wanted = flags.text("device_profiling_output"), flags.text("device_profiling_mode")
     for mode in filter(None, wanted.split(",")):
         if mode in _OTHER_MODES:

@@ -152,12 +152,19 @@ def _opened(source: Source, most: int = -1) -> memoryview:
     except TypeError as error:  # neither bytes nor a file of bytes
         pass_interruption(error)
         raise InvalidArgumentError(
-            f"a module is read from a path, bytes or an open binary file, not from {type(source).__name__}; "
-            f"{error}"
+            f"a module is read from a path, bytes or an open binary file, not from {_kind_of(source)}"
         ) from own_error(error)
     except ValueError as error:  # a file that is closed
         pass_interruption(error)
         raise InvalidArgumentError(f"the file cannot be read: {error}") from own_error(error)
+
+
+def _kind_of(source: object) -> str:
+    if isinstance(source, io.TextIOBase):
+        return "a file of text: open it by open(path, 'rb')"
+    if isinstance(source, (list, tuple)):
+        return "a list: pass several one by one, load(*paths)"
+    return type(source).__name__
 
 
 def _is_file(source: object) -> TypeGuard[BinaryIO]:

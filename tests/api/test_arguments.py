@@ -336,11 +336,12 @@ def test_python_numbers_for_integer_tensors(module: Module) -> None:
 # -- counts, names, results --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_wrong_number_of_arguments(module: Module, count: int) -> None:
+@pytest.mark.parametrize(("count", "missing"), [(0, "input0, input1"), (1, "input1"), (3, "")])
+def test_wrong_number_of_arguments(module: Module, count: int, missing: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         module.add(*[X] * count)
-    text = f"INVALID_ARGUMENT; expected 2 arguments but passed {count}; invoking function 'add'; `sync func"
+    text = f"INVALID_ARGUMENT; expected 2 arguments but passed {count}; "
+    text += f"missing: {missing}; invoking function 'add'; `sync func" if missing else "invoking function"
     assert str(raised.value).startswith(text)
 
 

@@ -52,7 +52,7 @@ def closed(p: Programs) -> Any:
 FAILURES: Final[dict[str, tuple[Callable[[Programs], Any], str]]] = {
     "too few arguments": (
         lambda p: p.module.add(X),
-        "INVALID_ARGUMENT; expected 2 arguments but passed 1",
+        "INVALID_ARGUMENT; expected 2 arguments but passed 1; missing: input1",
     ),
     "an argument that is unknown": (
         lambda p: p.module.add(X, rigth=X),

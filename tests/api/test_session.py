@@ -326,7 +326,7 @@ def test_a_missing_archive_of_parameters() -> None:
         (ARITHMETIC.read_bytes()[:2000], InvalidArgumentError, "out of bounds"),
         (None, InvalidArgumentError, "a path, bytes or an open binary file, not from NoneType"),
         (7, InvalidArgumentError, "a path, bytes or an open binary file, not from int"),
-        (io.StringIO("text"), InvalidArgumentError, "an open binary file, not from StringIO"),
+        (io.StringIO("text"), InvalidArgumentError, "not from a file of text: open it by"),
     ],
     ids=["missing", "directory", "text", "empty", "truncated", "none", "number", "file of text"],
 )

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ import pytest
 import jitree
 from jitree import Session
 from jitree.base.events import EventReader, listen
-from jitree.errors import InvalidArgumentError, UnavailableError
+from jitree.errors import InternalError, InvalidArgumentError, UnavailableError
+from jitree.hal.fence import Fence
 from jitree.observe import telemetry
-from tests.api.programs import ARITHMETIC
+from tests.api.programs import ARITHMETIC, ASYNCHRONOUS
 
 X = np.ones(4, np.float32)
 
@@ -118,6 +120,30 @@ def test_awaited_calls_have_spans(session: Session, monkeypatch: pytest.MonkeyPa
         ("arithmetic.add", True), ("arithmetic.add", False), ("arithmetic.add", False),
     ]  # fmt: skip
     assert not spans.open
+
+
+def test_submitted_calls_have_spans_until_they_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where machine code has submitted those before."""
+    spans = Spans(monkeypatch)
+    monkeypatch.setenv(telemetry.VARIABLE, "off")
+    with Session("local-sync", tier="fast") as session:
+        two = session.load(ASYNCHRONOUS).two
+        for _ in range(4):
+            two.submit(X)
+        for failed in (False, True):
+            gate = Fence.create(session.device)
+            x = jitree.Array(session.to_device(X).buffer_view, session.device, gate)
+            with session.telemetry():
+                first, _ = two.submit(x)
+                with pytest.raises(InvalidArgumentError):
+                    two.submit()
+            assert spans.ended.pop()[::2] == ("asynchronous.two", True)
+            assert spans.open == ["asynchronous.two"]
+            gate.fail(InternalError("gone")) if failed else gate.signal()
+            with pytest.raises(InternalError, match="gone") if failed else nullcontext():
+                np.asarray(first)
+            assert spans.ended.pop()[::2] == ("asynchronous.two", failed)
+        assert not spans.ended + spans.open
 
 
 @pytest.mark.parametrize(("choice", "count"), [("calls", 1), ("dispatches", 2), ("off", 0), ("", 1)])

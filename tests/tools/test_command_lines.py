@@ -82,7 +82,7 @@ FAILURES: dict[tuple[str, ...], str] = {
         *CALL,
         "--input=8x8xf32=a",
     ): "'a' is not a number; parsing input `8x8xf32=a`; parsing function inputs; `",
-    CALL: "expected 1 arguments but passed 0; invoking function 'classify'; `sync func @classify(%input0: ",
+    CALL: "expected 1 arguments but passed 0; missing: input0: tensor<8x8xf32>; invoking function",
     (*CALL, "--input=8x8xf32=1", "--input=1xf32"): "function expected fewer input values; it takes 1",
     (*CALL, "--input=8x8xf32=1", "--output=-", "--output=-"): "2 outputs specified but the provided variant",
     (*CALL, "--input=8x8xf32=1", "--task_topology_nodes=x", "--device=local-task"): (

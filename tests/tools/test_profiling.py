@@ -135,6 +135,7 @@ def test_device_statistics() -> None:
         (("--device_profiling_mode=counters", "--device_profiling_output=x"), "UNIMPLEMENTED"),
         (("--print_device_statistics", "--device_profiling_output=x"), "INVALID_ARGUMENT"),
         (("--device_profiling_filter_queue=0", "--profile=x"), "UNIMPLEMENTED"),
+        (("--profile=-",), "INVALID_ARGUMENT; --profile: '-' is no file"),
         (("--device_profiling_output=x",), "INVALID_ARGUMENT; --device_profiling_output requires"),
         (("--device_profiling_filter_command_index=0",), "INVALID_ARGUMENT; --device_profiling_filter_"),
         (("--profile=/missing/trace.json",), "UNAVAILABLE; unable to write"),

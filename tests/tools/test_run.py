@@ -319,6 +319,8 @@ def test_taps(tmp_path: Path) -> None:
         assert np.isinf(tensors[f"{NARROW}.0.output0"]).tolist() == [False] * 5 + [True] + [False] * 2
     outcome = jitree("run", *SEEN, "--tap=*", f"--tap-output={tmp_path}/t.txt")
     assert outcome.code == 0 and (tmp_path / "t.txt").read_text().startswith(NARROW)
+    outcome = jitree("run", *SEEN, "--tap=*", "--tap_output=-")
+    assert outcome.code == 0 and NARROW in outcome.stdout
     outcome = jitree("run", *SEEN, "--tap=*narow*")
     assert outcome.code == 1 and f"names near it: {NARROW}" in outcome.stderr
     outcome = jitree("run", *SEEN, "--tap=*:safetensors", f"--tap_output={tmp_path}/t.npz")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     class Packer(Protocol):
         def pack(self, value: Any) -> object: ...
+
+
+_WORKSPACE_TYPE: Final = "memory for what is computed in between, as session.empty(size, numpy.uint8) gives,"
 
 
 class ReferencePacker:
@@ -101,13 +104,14 @@ class WorkspacePacker(ReferencePacker):
     def __init__(self, parameter: Parameter, transfer: ArrayTransfer, ref_types: RefTypes) -> None:
         super().__init__(parameter, transfer, ref_types)
         self._least = max(0, parameter.workspace or 0)
+        self._name, self._type = WORKSPACE, _WORKSPACE_TYPE
 
     def pack(self, value: Any) -> object:
         packed = super().pack(value)
         if isinstance(packed, BufferView):
             packed = packed.buffer
         if not isinstance(packed, Buffer):
-            raise refused(self._name, "memory for what the program computes in between", value)
+            raise refused(self._name, self._type, value)
         require_workspace(packed, self._least)
         return packed
 

@@ -366,12 +366,7 @@ class HalAllocator:
 
     @takes(bits, bits, a_device, array, optional(element))
     def allocate_buffer_copy(
-        self,
-        memory_type: Any,
-        allowed_usage: Any,
-        device: HalDevice,
-        buffer: Any,
-        element_type: Any = None,
+        self, memory_type: Any, allowed_usage: Any, device: HalDevice, buffer: Any, element_type: Any = None
     ) -> Any:
         """A buffer with the bytes of an array; a view of them where an element type is given."""
         row = native_row(buffer.dtype)

@@ -22,5 +22,5 @@ def _task() -> Driver:
 
 DRIVERS: Final[dict[str, DriverRow]] = {
     "local-sync": ("local execution on the calling thread", _sync),
-    "local-task": ("local execution on worker threads", _task),
+    "local-task": ("local execution on worker threads of the CPU", _task),
 }
