@@ -89,9 +89,10 @@ def find_fold(
     sums: Collection[ElementAccess],
 ) -> Fold | None:  # fmt: skip
     """Finds the loop that continues the vector loop, if vectors get fuller."""
-    width, read = vector.extent, dependence.counters_as_data()
+    width = vector.extent
     if width is None or width >= 2 * LANES:
         return None
+    read = dependence.counters_as_data()
     for rows in candidates:
         steps = _row_steps(structure, rows, vector)
         if rows.extent is None or rows.extent < 2 or {rows.counter, vector.counter} & read or steps is None:

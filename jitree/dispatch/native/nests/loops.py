@@ -12,10 +12,11 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
-from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets
+from jitree.dispatch.native.nests.memory import LINE_BYTES, NestOperand, NestRegion, Offsets
+from jitree.dispatch.native.nests.plan import ROWS_AHEAD
 from jitree.dispatch.native.nests.products import PairRanges, Products
 from jitree.dispatch.native.nests.reductions import RowExtreme, is_zero
-from jitree.dispatch.native.nests.structure import ElementAccess, Level
+from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level
 from jitree.dispatch.native.nests.tiles import DepthBlock, Panels, Tile, WordPanels, iterations
 from jitree.dispatch.native.nests.writer import Looks, Writer
 from jitree.dispatch.native.ssa import Value
@@ -393,9 +394,26 @@ class NestLoops:
                 for step in range(0, steps, products.group):
                     iteration.next = products.step(region, sums.copies, iteration.next, step)
             else:
+                if self._plan.streamed:
+                    self._ask_ahead(region, sums)
                 for step in range(steps):
                     iteration.next = self._step(region, sums.keys, iteration.next, {level: step})
         return iteration.next
+
+    def _ask_ahead(self, region: NestRegion, sums: TileSums) -> None:
+        """Asks for lines of later rows. After the last one follows the next piece of the first."""
+        plan, writer, memory = self._plan, self._writer, self._body.memory
+        last, vector = plan.reductions[-1], plan.vector
+        for load in map(self._structure.loads.__getitem__, plan.streamed):
+            row, kind = load.step(last).number or 0, ELEMENT_LLVM[load.element]
+            before = writer.let(f"sub i64 {self._extents[last]}, {ROWS_AHEAD}")
+            more = writer.let(f"icmp slt i64 {region.counters[last]}, {before}")
+            rows = writer.let(f"mul i64 {before}, {row}")
+            back = writer.let(f"sub i64 {plan.lanes * plan.vectors}, {rows}")
+            distance = writer.let(f"select i1 {more}, i64 {ROWS_AHEAD * row}, i64 {back}")
+            for offsets in sums.copies:
+                if vector is not None and offsets.get(vector, 0) * load.bytes % LINE_BYTES == 0:
+                    writer.prefetch(writer.at(kind, memory.pointer(region, load, offsets), distance))
 
     def _over_block(self, block: DepthBlock, sums: TileSums, values: list[str]) -> list[str]:
         """The last reduction over a block, too little work for a look."""

@@ -16,6 +16,8 @@ from jitree.dispatch.native.ssa import Value
 
 PARTS: Final = 4
 """128-bit parts of a vector of 512 bits: instructions that work inside them are the cheap ones."""
+LINE_BYTES: Final = 64
+"""Bytes of a line of the cache."""
 LARGEST_STRIDE: Final = 4
 """Elements between lanes up to which whole rows are loaded."""
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from jitree.base.platform import processor
 from jitree.dispatch.native.nests.folds import find_fold
-from jitree.dispatch.native.nests.plan import Order, Plan
+from jitree.dispatch.native.nests.plan import ROWS_AHEAD, Order, Plan
 from jitree.dispatch.native.nests.recognise import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.reductions import Product, extreme_of, find_product
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Polynomial, Split, Structure
@@ -45,6 +45,8 @@ FULL_LANES: Final = 0.75
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
+STREAMED_BYTES: Final = 64 << 10
+"""Of a load that meets each element once: what comes from further than the first-level cache."""
 _NO_LOADS: Final[tuple[Value, ...]] = ()
 PACKED_DEPTH: Final = range(64, 1 << 20 | 1, PACKED_ROWS)
 """Iterations of a reduction along constants that are worth a copy (``../side_exits.py``)."""
@@ -115,7 +117,7 @@ class _Planner:
         if made.steps > 1 and len(made.transposed) == 1:
             return made._replace(alternative=self._prepacked(made, vector))
         if self._reductions and not (made.transposed or made.packed or made.block or made.is_window):
-            return self._folded(made, vector)
+            return self._folded(self._streamed(made, vector), vector)
         return made
 
     def _outer(self, *others: Level | None) -> tuple[Level, ...]:
@@ -159,7 +161,9 @@ class _Planner:
             transposed=transposed,
             packed=packed,
             block=0 if packed or steps > 1 else self._block(vector, tiled, vectors * lanes, together),
-            is_window=not (packed or transposed) and self._is_window(vectors * together),
+            is_window=len(self._reductions) > 1
+            and not (packed or transposed)
+            and self._is_window(vectors * together),
         )
 
     def _along_rows(self, plan: Plan, rows: Level | None) -> Plan | None:
@@ -398,6 +402,31 @@ class _Planner:
         if sum(count > 1 for count in counts) < 2:
             return False
         return prod(counts) * size * self._dependence.weight <= LARGEST_WINDOW
+
+    def _streamed(self, plan: Plan, vector: Level) -> Plan:
+        """Finds loads of pieces of rows that meet each element once.
+
+        A processor foresees what follows in a row, but not the next row.
+        """
+        last = self._reductions[-1]
+        if (last.extent or 0) < 2 * ROWS_AHEAD:
+            return plan
+        loops = [level for level in self._structure.levels if level.count > 1]
+        piece = plan.lanes * plan.vectors
+
+        def is_streamed(load: ElementAccess) -> bool:
+            distance = load.step(last).number
+            return (
+                load.step(vector).number == 1
+                and distance is not None
+                and abs(distance) >= 2 * piece
+                and not (load.predicate or load.computed)
+                and prod(level.count for level in loops) * load.bytes >= STREAMED_BYTES
+                and self._dependence.place(load).issuperset(level.counter for level in loops)
+            )
+
+        found = tuple(value for value, load in self._structure.loads.items() if is_streamed(load))
+        return plan._replace(streamed=found)
 
     def _vectors(self, vector: Level, tiled: Level | None, count: int) -> int:
         """Of one tile, where the vector loop has so many."""

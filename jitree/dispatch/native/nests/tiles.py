@@ -20,7 +20,15 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
-from jitree.dispatch.native.nests.memory import Memory, NestRegion, Offsets, Panel, interleaved, part_columns
+from jitree.dispatch.native.nests.memory import (
+    LINE_BYTES,
+    Memory,
+    NestRegion,
+    Offsets,
+    Panel,
+    interleaved,
+    part_columns,
+)
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.products import Products
 from jitree.dispatch.native.nests.reductions import LANES, Product
@@ -31,8 +39,6 @@ PANEL_BYTES: Final = 8 << 10
 """Bytes of all panels of a nest. As many are asked for ahead: more at a time wait for each other."""
 WORD_PANEL_BYTES: Final = 16 << 10
 """… of a panel of words."""
-LINE_BYTES: Final = 64
-"""Bytes of a line of the cache."""
 _WORDS: Final = llvm_type("i32", LANES)
 
 
@@ -167,12 +173,10 @@ class Panels:
         """Fetches the next block's part of the rows while this is computed: so many rows are no stream to a
         processor, and each line would be waited for."""
         writer = self._writer
-        writer.context.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         for row in rows:
             following = writer.at(ELEMENT_LLVM[access.element], row, end)
             for offset in range(0, self.block * access.bytes, LINE_BYTES):
-                line = writer.at("i8", following, offset)
-                writer.do(f"call void @llvm.prefetch.p0(ptr {line}, i32 0, i32 2, i32 1)")
+                writer.prefetch(writer.at("i8", following, offset))
 
     def _row(
         self, access: ElementAccess, counters: dict[Level, str], group: str, row: int, left: str | None

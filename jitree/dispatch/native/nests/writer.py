@@ -283,6 +283,11 @@ class Writer(FunctionText):
         """What buffers hold at a place."""
         return self.let(f"load {kind}, ptr {pointer}, align 1{self.context.access}")
 
+    def prefetch(self, pointer: str) -> None:
+        """Asks for a line of memory, as far as the second-level cache: more at a time are under way there."""
+        self.context.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)")
+
     def masked_load(
         self, kind: str, element: str, lanes: int, pointer: str, mask: str, otherwise: str = "zeroinitializer"
     ) -> str:

@@ -6,10 +6,11 @@ import llvmlite.binding as llvm
 import pytest
 
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import planner, tiles
+from jitree.dispatch.native.nests import loops, memory, planner, tiles
 from jitree.dispatch.native.source import from_program
 from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests.checking import check
+from tests.dispatch.native.nests.harness import Compiled
 from tests.dispatch.native.nests.programs import (
     Body,
     Bound,
@@ -148,5 +149,37 @@ def test_the_whole_function_is_valid() -> None:
     lowered = lower(from_program(built.program), ())
     assert "@llvm.stackrestore" in lowered.text
     asked = lowered.text.count("call void @llvm.prefetch.p0")
-    assert asked == 4 * -(-tiles.PANEL_BYTES // 16 // tiles.LINE_BYTES)  # 4 rows, of 16 lanes in a panel
+    assert asked == 4 * -(-tiles.PANEL_BYTES // 16 // memory.LINE_BYTES)  # 4 rows, of 16 lanes in a panel
     llvm.parse_assembly(lowered.text).verify()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "pitch", "depth", "least", "asked"),
+    [
+        (1, 64, 128, 30, 1024, True),
+        (1, 40, 160, 16, 1024, True),  # columns that do not fill vectors
+        (1, 16, 128, 31, 1024, True),
+        (4, 16, 128, 20, 1024, False),  # other rows need the same elements, which are near then
+        (1, 64, 64, 30, 1024, False),  # whole rows are foreseen
+        (1, 64, 128, 15, 1024, False),  # few iterations
+        (1, 64, 128, 16, 4097, False),  # 4 KiB are near
+    ],
+)
+def test_pieces_of_rows_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, pitch: int, depth: int, least: int, asked: bool
+) -> None:
+    """A row by a matrix of longer rows than the nest takes."""
+    monkeypatch.setattr(planner, "STREAMED_BYTES", least)
+    for part in (planner, loops):
+        monkeypatch.setattr(part, "ROWS_AHEAD", 8)
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, columns), (column, 1))
+        left = text.load("f32", 1, text.index(0, (row, depth), (k, 1)))
+        right = text.load("f32", 2, text.index(0, (k, pitch), (column, 1)))
+        text.store("f32", 0, out, text.op("fma.f32", left, right, text.load("f32", 0, out)))
+
+    function = program([Level(rows), Level(columns), Level(depth)], body)
+    assert ("@llvm.prefetch" in Compiled(only_nest(function)).text) == asked
+    check(function)
