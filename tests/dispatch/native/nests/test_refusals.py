@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -11,6 +13,9 @@ from jitree.dispatch.native.build import build
 from jitree.dispatch.native.source import from_program
 from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests.programs import Level, Text, program, refusals
+from tests.pages import ROOT
+
+_REASON: Final = re.compile(r'NotANest\("([^"]+)"\)')
 
 
 def test_an_index_from_memory() -> None:
@@ -105,3 +110,11 @@ def test_compiled_kernels_are_taken(path: str) -> None:
         source = from_program(module.program)
         for function in source.functions:
             assert set(refusals(build(source, function.ordinal))) <= {"an index through 'ext.i32.i64.s'"}
+
+
+def test_the_page_on_loops_has_all_reasons() -> None:
+    """What `dump --tiers` says is found there."""
+    sources = Path(nests.__file__).parent.glob("*.py")
+    reasons = {reason for path in sources for reason in _REASON.findall(path.read_text(encoding="utf-8"))}
+    page = (ROOT / "docs" / "loops.md").read_text(encoding="utf-8")
+    assert len(reasons) > 20 and {reason for reason in reasons if f"`{reason}`" not in page} == set()
