@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 _ENTRY: Final = words_of(Entry)
+LARGE: Final = 1 << 20
+"""Bytes of an array that goes at once."""
 _GATE: Final = words_of(GateRecord)
 _AHEAD: Final = words_of(Ahead)
 
@@ -58,7 +60,7 @@ class Keeper:
         self._attend = partial(_attend, invoker.gate, self._table, self.lock, interface, self.record)
         for field, value in {
             "keeper": id(self), "python": interface.record, "attend": id(self._attend),
-            "extension": self._table.extension, "ahead": self._ahead.buffer_info()[0],
+            "extension": self._table.extension, "large": LARGE, "ahead": self._ahead.buffer_info()[0],
         }.items():  # fmt: skip
             self._words[getattr(_OWNERS, field)] = value
 
@@ -109,6 +111,12 @@ class Keeper:
         """Drops what was given back and unread copies, if nothing runs."""
         with_lock(self.lock, self._drop_copies)
         self._attend(0)
+
+    def close(self) -> None:
+        """No call comes that would take back what is given back: all of it goes at once."""
+        self.pattern = None
+        self._words[_OWNERS.large] = 0
+        self.collect()
 
     def _drop_copies(self) -> None:
         words = self._ahead
