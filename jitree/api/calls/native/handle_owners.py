@@ -155,5 +155,8 @@ def _attend(
             table.drain(memoryview(state))
             if handle_pool is not None:
                 handle_pool.settle()
+                if not ctypes.c_int64.from_address(record + _OWNERS.large * 8).value:
+                    table.drain_deferred()
+                    handle_pool.trim()  # no call wants it
 
     with_lock(lock, take_back)
