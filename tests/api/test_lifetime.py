@@ -19,6 +19,7 @@ from jitree.errors import (
     FailedPreconditionError,
     NotFoundError,
 )
+from jitree.hal.heap import HeapAllocator
 from jitree.vmfb.decode import BytecodeModule
 from tests.api.direct import direct, needs_machine_code, prepare_calls
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, STATE
@@ -73,6 +74,7 @@ def test_arrays_that_are_dropped_after_closing_leave_nothing(device: str) -> Non
     small, large = (np.ones(count, np.float32) for count in (1000, 400_000))
     kept = [scale(array) for array in 10 * [small, large]]
     table, allocator = session.context.table, session.device.device_allocator
+    assert isinstance(allocator, HeapAllocator)
     session.close()
     assert table.live_count == 2 * len(kept)
     del kept[1:]

@@ -27,6 +27,8 @@ def _places(step: Any) -> Iterator[str]:
 
 
 def _task(task: Any) -> Iterator[str]:
+    if task.done():
+        return
     waiter = getattr(task, "_fut_waiter", None)
     state = "nothing" if waiter is None else f"{type(waiter).__name__} {waiter._state}"
     told = len(getattr(waiter, "_callbacks", None) or ())
@@ -69,6 +71,6 @@ def standing() -> str:
     }  # fmt: skip
     for found in gc.get_objects():
         for kind, describe in kinds.items():
-            if isinstance(found, kind) and not (kind is asyncio.Task and found.done()):
+            if isinstance(found, kind):
                 lines += describe(found)
     return "\n".join(lines)

@@ -143,7 +143,7 @@ def test_an_interrupt_loses_no_work_that_comes_after_failures(kind: type[Interru
         failed, *fences = (Fence([(Semaphore(), 1)]) for _ in range(7))
         turns, ends = fences[:3], fences[3:]
         for turn, end in zip(turns, ends, strict=True):
-            queue.submit("work", turn, end, list)
+            queue.submit("work", turn, end, lambda: None)
             failed.on_reached(lambda failure, turn=turn: turn.signal())  # type: ignore[misc]
         tell = partial(failed.fail, CancelledError("it is not wanted"))
         interruption.during(tell)
