@@ -98,9 +98,6 @@ if TYPE_CHECKING:
         def settle(self) -> None:
             """Frees what was dropped."""
 
-        def trim(self) -> None:
-            """Gives idle memory back to its allocator."""
-
         def supply_lists(self) -> bool:
             """Gives machine code lists where it has none left; whether it has some now."""
 

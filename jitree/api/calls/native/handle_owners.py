@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, MOST_AHEAD, Ahead, Owners
 from jitree.base.finalizers import with_lock
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from jitree.api.calls.declaration import DeclaredTensor
     from jitree.dispatch.invocation import Invoker
+    from jitree.modules.hal.native.handle_pool import HandlePool
     from jitree.regs.handles import HandleTable
 
     class OwnerCode(Protocol):
@@ -157,6 +158,6 @@ def _attend(
                 handle_pool.settle()
                 if not ctypes.c_int64.from_address(record + _OWNERS.large * 8).value:
                     table.drain_deferred()
-                    handle_pool.trim()  # no call wants it
+                    cast("HandlePool", handle_pool).trim()  # no call wants it
 
     with_lock(lock, take_back)
