@@ -18,18 +18,18 @@ class Begun:
     gets them or awaits them, or a caller that does not, ends them where they see to what is to end with them.
     """
 
-    __slots__ = ("_steps",)
+    __slots__ = ("steps",)
 
     def __init__(self, steps: Generator[Any, Any, Any]) -> None:
         try:
             next(steps)
-            self._steps = steps
+            self.steps = steps
         except BaseException:
             steps.close()
             raise
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self._steps
+        return self.steps
 
 
 def give_up(error: BaseException, signal: Fence, after: Fence | None = None) -> None:
