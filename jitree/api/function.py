@@ -409,12 +409,7 @@ class Function(Remade):
             await gate.pass_through()
         made = self.attempt(*arguments, **named)
         if made is not NotImplemented:
-            try:
-                return await made if type(made) is Begun else made
-            except BaseException:  # also before its steps go on: the error keeps this frame, and that them
-                if isinstance(made, Begun):
-                    made.steps.close()
-                raise
+            return await made if type(made) is Begun else made
         begun = time.thread_time()
         results = await self._invoke_async(*arguments, **named)
         if not self._is_settled:

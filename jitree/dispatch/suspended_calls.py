@@ -96,8 +96,10 @@ async def drive(invoker: Invoker, call: Call, begun: int, submitted: dict[Any, N
 
 
 def end_call(invoker: Invoker, call: Call, error: BaseException) -> None:
-    """Ends a call that an error has left between its steps, at once and with the lock: what is dropped later
-    may be dropped by another thread. The garbage collector, which closes coroutines, waits for no lock."""
+    """Ends a call that an error has left between its steps, with the lock.
+
+    At once: what is dropped later may be dropped by another thread. The garbage collector, which closes
+    coroutines, waits for no lock."""
 
     def end() -> None:
         call.close()
