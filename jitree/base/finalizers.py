@@ -23,6 +23,7 @@ import sys
 from _thread import LockType, RLock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
@@ -252,12 +253,20 @@ def without_guards(action: Callable[[], object]) -> None:
 
 
 def _do_put_off() -> None:
-    while True:
-        try:
-            action = _put_off.popleft()
-        except IndexError:
-            return
-        action()
+    """Functions in C take one and note it; what an interrupt keeps from its end is put off again."""
+    taken: deque[Callable[[], object]] = deque()
+    take = iter(_put_off.popleft, None)
+    try:
+        while _put_off:
+            with suppress(IndexError):  # another thread has taken the last one
+                next(map(taken.append, take))
+            while taken:
+                taken[0]()
+                del taken[0]
+    except BaseException as error:
+        if is_interruption(error):
+            _put_off.extendleft(taken)
+        raise
 
 
 class Finalized:

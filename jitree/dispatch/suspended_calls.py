@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jitree.base.cancel_scopes import Scope
+from jitree.base.cancel_scopes import LOOK_SECONDS, Scope
+from jitree.base.finalizers import with_lock
 from jitree.dispatch.engine import YIELD, happened
 from jitree.dispatch.session_lock import Shortcomings
 from jitree.errors import is_return
@@ -67,27 +68,44 @@ def _rest(invoker: Invoker, function: BytecodeFunction, machine: Machine) -> Cal
 async def drive(invoker: Invoker, call: Call, begun: int, submitted: dict[Any, None]) -> list[Any]:
     """Makes a call and awaits whatever it waits for. It began with those cancellations and has submitted
     that so far."""
-    shortcomings = Shortcomings()
-    step: Callable[[], Awaited] = partial(next, call)
-    while True:
-        try:
-            pending = invoker.take_step(call, step, shortcomings, begun, submitted)
-        except BaseException as end:
-            if not is_return(end):
-                invoker.submissions.give_up(submitted, end)
-                raise
-            if shortcomings:  # of a call inside another, on whose thread the event loop runs
-                raise shortcomings.take() from None
-            results: list[Any] = end.value
-            return results
-        step = partial(next, call)
-        try:
-            if pending is YIELD:
-                await happened(pending)
-            else:
-                await _happened(invoker, pending, begun)
-        except BaseException as error:
-            step = partial(call.throw, error)
+    try:
+        shortcomings = Shortcomings()
+        step: Callable[[], Awaited] = partial(next, call)
+        while True:
+            try:
+                pending = invoker.take_step(call, step, shortcomings, begun, submitted)
+            except BaseException as end:
+                if not is_return(end):
+                    raise
+                if shortcomings:  # of a call inside another, on whose thread the event loop runs
+                    raise shortcomings.take() from None
+                results: list[Any] = end.value
+                return results
+            try:
+                step = partial(next, call)
+                if pending is YIELD:
+                    await happened(pending)
+                else:
+                    await _happened(invoker, pending, begun)
+            except BaseException as error:
+                step = partial(call.throw, error)
+    except BaseException as error:
+        end_call(invoker, call, error)
+        invoker.submissions.give_up(submitted, error)
+        raise
+
+
+def end_call(invoker: Invoker, call: Call, error: BaseException) -> None:
+    """Ends a call that an error has left between its steps, with the lock.
+
+    At once: what is dropped later may be dropped by another thread. The garbage collector, which closes
+    coroutines, waits for no lock."""
+
+    def end() -> None:
+        call.close()
+        invoker.settle()
+
+    with_lock(invoker.lock, end, 0.0 if isinstance(error, GeneratorExit) else LOOK_SECONDS)
 
 
 async def _happened(invoker: Invoker, pending: Awaited, begun: int) -> None:

@@ -154,6 +154,11 @@ class HeapAllocator(LendingAllocator):
                 while blocks:
                     self._kept -= blocks.pop()[1]
 
+    def keep_nothing(self) -> None:
+        """What comes back goes to the system, from now on: its device is closed."""
+        self._kept_limit = 0
+        self.trim()
+
     # Blocks that others hand out, each in one context.
 
     @property
@@ -248,6 +253,7 @@ class HeapAllocator(LendingAllocator):
             memory = self._lent.pop(integer("address", address), None)
             if memory is None:
                 raise InvalidArgumentError(f"address: no block that is lent begins at {address:#x}")
+            self._collect()
             self._put((address, memory.size - ALIGNMENT, memory))
 
     def allocation_over(

@@ -33,6 +33,9 @@ ReachedCallback = Callable[[StatusError | None], None]
 it. Must be short, must not block and must not raise. One that a signal's handler interrupts is called
 again."""
 
+Work = tuple[Callable[[], None], Callable[[BaseException], None]]
+"""Something to do, and what ends it where an interrupt kept it from beginning."""
+
 News = tuple["Semaphore", int, StatusError | None]
 """A semaphore, the value up to which its timepoints are due, and its failure."""
 
@@ -41,7 +44,7 @@ class _Telling(_local):
     turns: deque[News] | None = None
     """What the thread has still to tell, while it does."""
 
-    works: list[Callable[[], None]] | None = None
+    works: list[Work] | None = None
     """What it does after that."""
 
 
@@ -328,16 +331,18 @@ def _call_in_turn(semaphore: Semaphore, value: int, failure: StatusError | None)
 
 
 def _call_each(semaphore: Semaphore, value: int, failure: StatusError | None) -> BaseException | None:
-    """Finds one after the other, as callbacks may fail the same semaphore again: each of a chain does."""
+    """Finds one after the other, as callbacks may fail the same semaphore again: each of a chain does.
+
+    Python looks for signals where a loop begins again, too: that is inside of ``try``."""
     raised: BaseException | None = None
+    timepoint: Timepoint | None = None
     while True:
-        timepoint: Timepoint | None = None
         try:
-            timepoint = semaphore._first_due(value)
-            if timepoint is None:
-                return raised
-            if timepoint.cancel():
-                timepoint._callback(failure)
+            while (timepoint := semaphore._first_due(value)) is not None:
+                if timepoint.cancel():
+                    timepoint._callback(failure)
+                timepoint = None
+            return raised
         except BaseException as error:
             raised = raised or error
             if not is_interruption(error):
@@ -347,6 +352,7 @@ def _call_each(semaphore: Semaphore, value: int, failure: StatusError | None) ->
                 with suppress(BaseException):
                     timepoint.cancel()
                     timepoint._callback(failure)
+                timepoint = None
 
 
 def _tell(turns: deque[News]) -> BaseException | None:
@@ -356,28 +362,40 @@ def _tell(turns: deque[News]) -> BaseException | None:
     try:
         while turns:
             try:
-                semaphore, value, failure = turns[0]
-                del turns[0]  # which no interrupt comes before, as it could after a call
-                found = _call_each(semaphore, value, failure)
-                raised = raised or found
+                while turns:
+                    found = _call_each(*turns[0])
+                    raised = raised or found
+                    del turns[0]
             except BaseException as error:  # of a signal handler; the others wait for what they were promised
                 raised = raised or error
+                if isinstance(error, (RecursionError, MemoryError)):  # no room for a call
+                    del turns[0]
     finally:
         _this_thread.turns = None
     works, _this_thread.works = _this_thread.works, None
-    for work in works or ():
+    while works:
+        begun: Work | None = None
         try:
-            work()
+            while works:
+                begun = works[0]
+                begun[0]()
+                begun = None
+                del works[0]
         except BaseException as error:
             raised = raised or error
+            if begun is not None:
+                with suppress(BaseException):
+                    begun[1](error)
+                del works[0]
     return raised
 
 
-def after_failures(work: Callable[[], None]) -> None:
-    """Does long work at once, or after failures that this thread tells."""
+def after_failures(work: Callable[[], None], stop: Callable[[BaseException], None]) -> None:
+    """Does long work at once, or after failures that this thread tells; ``stop`` ends it if it is interrupted
+    before it has begun. At once the caller does that."""
     if _this_thread.turns is None:
         work()
     elif _this_thread.works is None:
-        _this_thread.works = [work]
+        _this_thread.works = [(work, stop)]
     else:
-        _this_thread.works.append(work)
+        _this_thread.works.append((work, stop))

@@ -21,8 +21,8 @@ from jitree.api.array import Array as ArrayClass
 from jitree.api.calls import packing
 from jitree.api.calls.native import cpython_layout
 from jitree.api.calls.native import direct as direct_calls
-from jitree.api.calls.native.arrays import LARGE
 from jitree.api.calls.native.cpython_layout import is_supported
+from jitree.api.calls.native.handle_owners import LARGE
 from jitree.api.calls.native.layout import MAXIMUM_RETURNED, Ndarray
 from jitree.codegen.record import layout_of, words_of
 from jitree.errors import StatusCode, StatusError

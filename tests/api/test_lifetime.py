@@ -19,8 +19,10 @@ from jitree.errors import (
     FailedPreconditionError,
     NotFoundError,
 )
+from jitree.hal.heap import HeapAllocator
 from jitree.vmfb.decode import BytecodeModule
-from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
+from tests.api.direct import direct, needs_machine_code, prepare_calls
+from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, STATE
 
 X = np.arange(4, dtype=np.float32)
 
@@ -60,6 +62,25 @@ def test_submitted_results_after_closing() -> None:
                 assert np.array_equal(np.asarray(look(result)), right) and not cancelled
             except CancelledError:
                 cancelled = True
+
+
+@needs_machine_code
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_arrays_that_are_dropped_after_closing_leave_nothing(device: str) -> None:
+    """No call comes that would take back what they had."""
+    session = Session(device, tier="fast")
+    prepare_calls()
+    scale = direct(session.load(ECHO).e1_f32, np.ones(8, np.float32))
+    small, large = (np.ones(count, np.float32) for count in (1000, 400_000))
+    kept = [scale(array) for array in 10 * [small, large]]
+    table, allocator = session.context.table, session.device.device_allocator
+    assert isinstance(allocator, HeapAllocator)
+    session.close()
+    assert table.live_count == 2 * len(kept)
+    del kept[1:]
+    gc.collect()
+    assert table.live_count == 2 and allocator.kept_bytes == 0
+    assert np.array_equal(np.asarray(kept[0]), small)
 
 
 def test_closing_in_a_call_is_refused(session: Session) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
+from dis import opname
 from types import FrameType, GeneratorType
-from typing import Any
+from typing import Any, Final
+
+import jitree
+
+PACKAGE: Final = os.path.dirname(jitree.__file__) + os.sep
 
 
 class Interruption:
@@ -54,13 +60,48 @@ class Interruption:
         return False
 
 
-def interruptions(spread: int) -> Iterator[Interruption]:
+class AtJump(Interruption):
+    """As :class:`Interruption`, at a place where a loop of the package begins again."""
+
+    _jump: tuple[FrameType, int] | None = None
+    """The function and the place of the jump that is done next."""
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "call" and not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        frame.f_trace_opcodes = True
+        if event != "opcode":
+            return self._trace
+        jump, self._jump = self._jump, None
+        if jump is not None and jump[0] is frame and frame.f_lasti < jump[1]:
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        if "JUMP_BACKWARD" in opname[frame.f_code.co_code[frame.f_lasti]]:
+            self._jump = frame, frame.f_lasti
+        return self._trace
+
+    def during(self, action: Callable[[], object]) -> bool:
+        """As of :class:`Interruption`."""
+        before = sys.gettrace()
+        try:
+            sys.settrace(self._trace)
+            action()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+
+def interruptions(spread: int, kind: Callable[[int], Interruption] = Interruption) -> Iterator[Interruption]:
     """One for each place of an action that the caller has done by it, up to the first that does not come;
     later ones further apart, as ``spread`` says, 0 = all of them."""
     place = 0
     while True:
         place += 1 + (place // spread if spread else 0)
-        interruption = Interruption(place)
+        interruption = kind(place)
         yield interruption
         if not interruption.came:
             return

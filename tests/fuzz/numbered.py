@@ -38,7 +38,10 @@ LIFE: Final = 30.0
 REPORT_SECONDS: Final = 30.0
 _TELL: Final = signal.SIGUSR2
 """On which a process says where its threads are."""
-_TELL_SECONDS: Final = 0.5
+_TELL_SECONDS: Final = 5.0
+"""At most: what is in machine code does not come to tell all."""
+_TOLD: Final = "that is all"
+_MOST_TOLD: Final = 1 << 20
 _CONTEXT: Final = multiprocessing.get_context("fork")
 
 
@@ -91,13 +94,14 @@ class Worker:
 
     def _stuck(self) -> str:
         os.kill(self._process.pid or 0, _TELL)
-        time.sleep(_TELL_SECONDS)
+        until = time.monotonic() + _TELL_SECONDS
+        while _TOLD not in self._stack() and time.monotonic() < until:
+            time.sleep(_TELL_SECONDS / 100)
         return f"{self._stack()}does not end"
 
     def _stack(self) -> str:
         """Where the threads of the process are, or were when it ended."""
-        self._stacks.seek(0)
-        return self._stacks.read().decode(errors="replace")
+        return os.pread(self._stacks.fileno(), _MOST_TOLD, 0).decode(errors="replace")
 
     def _failure(self, what: str) -> tuple[Found, range]:
         self.is_old = True
@@ -116,7 +120,8 @@ def _work(
     check: Check, prepare: Callable[[], None], connection: Connection, at: Any, stacks: IO[bytes]
 ) -> None:
     faulthandler.enable(stacks)
-    faulthandler.register(_TELL, stacks)
+    signal.signal(_TELL, lambda *_: _tell(stacks))
+    faulthandler.register(_TELL, stacks, chain=True)
     null = os.open(os.devnull, os.O_WRONLY)  # programs may print, as may the system about those that crash
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -134,6 +139,13 @@ def _work(
                 break
         connection.send(([Finding(number, text) for text in found], counts, number + 1))
         gc.collect()
+
+
+def _tell(stacks: IO[bytes]) -> None:
+    """Python comes here where the main thread waits; the stacks have been written, wherever that is."""
+    from tests.fuzz.standing import standing  # few processes are asked
+
+    os.write(stacks.fileno(), f"{standing()}\n{_TOLD}\n".encode(errors="replace"))
 
 
 def run_numbers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections import Counter
@@ -12,11 +13,17 @@ from tests.fuzz.mutations import fewer_changes
 from tests.fuzz.numbered import minimised, numbers_from, run_numbers
 
 
+async def _awaits_nothing() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
 def _check(number: int) -> Result:
     if number == 3:
         os._exit(1)
     while number == 5:
         time.sleep(1)
+    if number == 12:
+        asyncio.run(_awaits_nothing())
     if number == 6:
         raise ValueError("of no status")
     return ["found"] if number == 4 else [], Counter({CASES: 1})
@@ -38,6 +45,8 @@ def test_cases_that_end_the_process_or_do_not_end_are_findings() -> None:
 def test_a_case_that_does_not_end_says_where_it_is() -> None:
     found, _ = run_numbers(_check, iter([range(5, 6)]), 1, 0.2)
     assert "in _check" in found[0].text
+    found, _ = run_numbers(_check, iter([range(12, 13)]), 1, 0.2)
+    assert "awaits Future PENDING" in found[0].text and "_awaits_nothing" in found[0].text
 
 
 def test_no_batch_begins_after_its_time() -> None:

@@ -4,6 +4,7 @@ what Python does then."""
 from __future__ import annotations
 
 import ctypes
+import gc
 import operator
 import signal
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Final
+from weakref import ref
 
 import pytest
 
@@ -136,6 +138,10 @@ def test_an_interrupt_when_a_thread_looks_for_the_first_time(
         signal.signal(signal.SIGUSR1, before)
 
 
+class _Held:
+    """What the caller uses meanwhile."""
+
+
 def _look_interrupted(
     place: str, send: Callable[[], None], kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,10 +162,18 @@ def _look_interrupted(
     def look(function: int) -> Callable[[], int]:
         return partial(_LOOK(function), job.buffer_info()[0])
 
-    before = stop_word.WORD.value
     first: list[Callable[[], object]] = [send, look(interrupts._first.address)]
-    with pytest.raises(kind):
-        _pending(*first[place == "in the middle" :])
+
+    def caller() -> ref[_Held]:
+        held = _Held()
+        with pytest.raises(kind):
+            _pending(*first[place == "in the middle" :])
+        return ref(held)
+
+    before = stop_word.WORD.value
+    held = caller()
+    gc.collect()
+    assert held() is None
     assert stop_word.WORD.value != before and job[_JOB.failure] == 0
     _pending(send, look(table[_FUNCTIONS.look_in]))
     assert job[_JOB.failure] == FAILED_INTERRUPTED

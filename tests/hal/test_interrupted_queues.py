@@ -24,7 +24,7 @@ from jitree.hal.local.topology import Topology
 from jitree.hal.local.workers import WorkerPool
 from jitree.hal.profiling import Profiler
 from jitree.hal.semaphore import Semaphore
-from tests.base.interruption import interruptions
+from tests.base.interruption import AtJump, Interruption, interruptions
 from tests.hal.helpers import TIMEOUT
 
 
@@ -135,6 +135,23 @@ def test_work_begins_after_the_failures_that_it_comes_after() -> None:
     assert found == [StatusCode.CANCELLED] * 6 and done.query() == StatusCode.OK
 
 
+@pytest.mark.parametrize("kind", [Interruption, AtJump])
+def test_an_interrupt_loses_no_work_that_comes_after_failures(kind: type[Interruption]) -> None:
+    """It is done, or its fence fails."""
+    for interruption in interruptions(0, kind):
+        queue = LocalQueue(CallerExecutor(), Profiler())
+        failed, *fences = (Fence([(Semaphore(), 1)]) for _ in range(7))
+        turns, ends = fences[:3], fences[3:]
+        for turn, end in zip(turns, ends, strict=True):
+            queue.submit("work", turn, end, lambda: None)
+            failed.on_reached(lambda failure, turn=turn: turn.signal())  # type: ignore[misc]
+        tell = partial(failed.fail, CancelledError("it is not wanted"))
+        interruption.during(tell)
+        tell()
+        assert {end.query() for end in ends} <= {StatusCode.OK, StatusCode.CANCELLED}
+        assert not queue.announced, interruption.place
+
+
 def test_a_handler_that_raises_between_failures_keeps_none_back() -> None:
     """Its exception is raised when all have been told."""
     semaphores = [Semaphore() for _ in range(3)]
@@ -164,8 +181,9 @@ class Chain:
         for wait, reached in pairwise(self.fences):
             self.queue.submit("work", wait, reached, partial(self.done.append, None))
         for fence in self.fences[1:]:
-            self.told.append([])
-            fence.on_reached(self.told[-1].append)
+            for _ in range(2):
+                self.told.append([])
+                fence.on_reached(self.told[-1].append)
 
     def codes(self) -> list[StatusCode]:
         assert all(self.told) and not self.queue.waiting_count and not self.queue.announced
@@ -184,13 +202,16 @@ def test_an_interrupted_closing_is_finished_by_the_next() -> None:
     assert places > 50
 
 
+@pytest.mark.parametrize(("kind", "least"), [(Interruption, 50), (AtJump, 10)])
 @pytest.mark.parametrize("failure", [None, CancelledError("it is not wanted")])
-def test_an_interrupted_signal_loses_no_operation(failure: CancelledError | None) -> None:
+def test_an_interrupted_signal_loses_no_operation(
+    failure: CancelledError | None, kind: type[Interruption], least: int
+) -> None:
     """Each has ended when the fence of the first is signalled again, or failed. One that was interrupted is
     cancelled, with those that come after it."""
     places = 0
     found = set()
-    for interruption in interruptions(0):
+    for interruption in interruptions(0, kind):
         chain = Chain()
         first = chain.fences[0]
         tell = first.signal if failure is None else partial(first.fail, failure)
@@ -202,7 +223,7 @@ def test_an_interrupted_signal_loses_no_operation(failure: CancelledError | None
         assert len(chain.done) >= codes.count(StatusCode.OK)
         found.add(codes[-1])
         places += 1
-    assert places > 50
+    assert places > least
     assert found == ({StatusCode.OK, StatusCode.CANCELLED} if failure is None else {StatusCode.CANCELLED})
 
 

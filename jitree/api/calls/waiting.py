@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from jitree.base.cancel_scopes import Scope
@@ -18,18 +20,19 @@ class Begun:
     gets them or awaits them, or a caller that does not, ends them where they see to what is to end with them.
     """
 
-    __slots__ = ("_steps",)
+    __slots__ = ("_give",)
 
     def __init__(self, steps: Generator[Any, Any, Any]) -> None:
         try:
             next(steps)
-            self._steps = steps
+            self._give = partial(iter, steps)
         except BaseException:
             steps.close()
             raise
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._steps
+    # Python calls what it gets here, a function in C: an interrupt would come before one in Python, and leave
+    # the steps to whoever drops the error.
+    __await__: Any = property(attrgetter("_give"))
 
 
 def give_up(error: BaseException, signal: Fence, after: Fence | None = None) -> None:

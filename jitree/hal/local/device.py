@@ -299,6 +299,9 @@ class LocalDevice(Device):
         for queue in self._queues:
             queue.close()
         self.trim()
+        for allocator in (self.host_allocator, self.device_allocator):
+            if isinstance(allocator, HeapAllocator):
+                allocator.keep_nothing()
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """Shows machine code the Queue record, if there is only one."""

@@ -71,6 +71,10 @@ def end_call(error: BaseException | None) -> None:
     submissions are not wanted. The caller of the latter may use what the call wrote to: they end first."""
     global _calls_ended
     _calls_ended += 1
+    if error is not None:  # an interrupt may have come before what a job was to end with was asked for
+        from jitree.base.callbacks import take_kept
+
+        take_kept()
     submitted = this_thread.submitted
     if submitted:
         operations = tuple(submitted)
@@ -177,13 +181,16 @@ def _first_looks() -> Generator[None, int, None]:
     programs run. A generator, as in :mod:`jitree.dispatch.native.engine`. An interrupt may come before it
     knows the job: what looks next gets it, and that looks at once."""
     interruption: BaseException | None = None
+    again: Iterator[int] | None
     while True:
         try:
             if interruption is not None:
                 FUNCTION_TABLE[LOOK_IN] = _look_in().address
                 stop_word.ring()
                 again, interruption = raised_later(interruption), None
-                _ = [*again]  # Python looks for interrupts after calls and jumps, and would raise it here
+                # Python looks for interrupts after calls and jumps, and would raise it here. This generator
+                # lasts: it keeps nothing of the error, with which the frames of its caller would last.
+                _, again = [*again], None
             while True:
                 job = yield
                 _first_look(job)

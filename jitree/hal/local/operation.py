@@ -164,11 +164,11 @@ class Operation:
         self.post = None
         try:
             failure = self.execute()
+            self.settle()
         except BaseException as error:
             self.stop(error)
-            raise
-        finally:
             self.settle()
+            raise
         if failure is not None:
             self._report(failure)
 

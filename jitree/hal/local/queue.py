@@ -191,7 +191,7 @@ def run_on_this_thread(operation: Operation) -> None:
     """
     ready = _this_thread.ready
     if ready is None:
-        after_failures(partial(_run_in_turn, operation))
+        after_failures(partial(_run_in_turn, operation), operation._stop_before)
     else:
         operation.post = ready
         ready.left[operation] = None

@@ -28,9 +28,6 @@ from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.regs.layout import PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE
 
-LARGE = 1 << 20
-"""Bytes from which memory is given back at once if that is possible, not by the next call."""
-
 _DTYPE_SIZE = size_of(Dtype)
 BY_CODE, BY_DTYPE, BY_TENSOR_TYPE = (
     layout_of(Dtype)["code"],
@@ -71,7 +68,7 @@ def give_back_handle(owners: Owners, handle: Entry) -> None:
         return
     store64(place_of(owners) + RETURNED + 8 * count, place_of(handle))
     owners.count = count + 1
-    if handle.length >= LARGE:
+    if handle.length >= owners.large:
         attend(owners, Entry(0))
 
 

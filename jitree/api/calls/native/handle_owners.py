@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, MOST_AHEAD, Ahead, Owners
 from jitree.base.finalizers import with_lock
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from jitree.api.calls.declaration import DeclaredTensor
     from jitree.dispatch.invocation import Invoker
+    from jitree.modules.hal.native.handle_pool import HandlePool
     from jitree.regs.handles import HandleTable
 
     class OwnerCode(Protocol):
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 
 _ENTRY: Final = words_of(Entry)
+LARGE: Final = 1 << 20
+"""Bytes of an array that goes at once."""
 _GATE: Final = words_of(GateRecord)
 _AHEAD: Final = words_of(Ahead)
 
@@ -58,7 +61,7 @@ class Keeper:
         self._attend = partial(_attend, invoker.gate, self._table, self.lock, interface, self.record)
         for field, value in {
             "keeper": id(self), "python": interface.record, "attend": id(self._attend),
-            "extension": self._table.extension, "ahead": self._ahead.buffer_info()[0],
+            "extension": self._table.extension, "large": LARGE, "ahead": self._ahead.buffer_info()[0],
         }.items():  # fmt: skip
             self._words[getattr(_OWNERS, field)] = value
 
@@ -110,6 +113,12 @@ class Keeper:
         with_lock(self.lock, self._drop_copies)
         self._attend(0)
 
+    def close(self) -> None:
+        """No call comes that would take back what is given back: all of it goes at once."""
+        self.pattern = None
+        self._words[_OWNERS.large] = 0
+        self.collect()
+
     def _drop_copies(self) -> None:
         words = self._ahead
         for start in range(0, len(words), size_of(Ahead) // 8):
@@ -147,5 +156,8 @@ def _attend(
             table.drain(memoryview(state))
             if handle_pool is not None:
                 handle_pool.settle()
+                if not ctypes.c_int64.from_address(record + _OWNERS.large * 8).value:
+                    table.drain_deferred()
+                    cast("HandlePool", handle_pool).trim()  # no call wants it
 
     with_lock(lock, take_back)

@@ -212,6 +212,7 @@ class Owners(MemoryRecord):
     attend: i64  # Python function, see Owners.attend
     extension: i64  # bytes from an entry of the table to its extension
     handle_pool: HandlePoolRecord  # of the table where it has memory of a device with a timeline, else 0
+    large: i64  # bytes from which memory is given back at once if that is possible, not by the next call
     ahead: Ahead  # address of MOST_AHEAD Ahead records
     count: i64  # handles in `returned`
     returned: i64 = Repeated(MAXIMUM_RETURNED)

@@ -123,7 +123,7 @@ class Rest:
             raise
 
     def _finish(self, call: Call, signal: int) -> Generator[Any, Any, Any]:
-        from jitree.dispatch.suspended_calls import drive
+        from jitree.dispatch.suspended_calls import drive, end_call
 
         begun, here = self._invoker.gate[BEGUN], self._invoker.submissions.this_thread
         fence = cast("Fence | None", self._invoker.table.object(signal))
@@ -144,6 +144,7 @@ class Rest:
                     yield
                     results = yield from drive(self._invoker, call, begun, submitted).__await__()
                 except BaseException as error:  # before the use fails the fence
+                    end_call(self._invoker, call, error)
                     self._fail(error, fence)
                     is_given_up = True
                     raise

@@ -111,7 +111,7 @@ class DirectCalls:
     def close(self) -> None:
         """The session is closed."""
         if self._keeper is not None:
-            self._keeper.pattern = None
+            self._keeper.close()
 
     def place(self, elements: npt.NDArray[Any]) -> Array | None:
         """A copy of an array on the device; None for what is not copied in this way."""
