@@ -195,6 +195,7 @@ def test_of_executables_for_several_processors_this_one_s_is_taken(device: str) 
     with jitree.Session(device) as session:
         assert np.argmax(session.load(file).classify(np.full((8, 8), 0.5, np.float32))) == 1
         [made] = set(prepared_executables()) - before
+        assert made.parameters is not None
         assert made.parameters.format == f"embedded-elf-{here.name}"
 
 

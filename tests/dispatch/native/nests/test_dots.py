@@ -296,6 +296,7 @@ SIZES = (18, 64, 64)
 
 def on_aarch64(monkeypatch: pytest.MonkeyPatch, features: set[str]) -> None:
     monkeypatch.setattr(processor, "machine", lambda: "aarch64")
+    monkeypatch.setattr(processor, "words", lambda name: frozenset())
     for name, of_processor in TILE.items():
         monkeypatch.setattr(planner, name, of_processor)
     monkeypatch.setattr(reductions, "dot_lanes", lambda: reductions.NEON if features else 0)
