@@ -116,7 +116,7 @@ def instructions(architecture: str) -> dict[str, tuple[str, ...]]:
 
 
 def need_of_executable(data: memoryview, format: str) -> CompiledFor | None:
-    """What an executable without its module needs and this processor lacks, as its code tells."""
+    """Tells by its code what an executable needs and this processor lacks."""
     missing = _LEVELS & host_cpu_data().lacking
     found = next((feature for code in _code(data) for feature in needed(code, missing)), None)
     return None if found is None else CompiledFor(format, "", frozenset((found,)))

@@ -159,7 +159,7 @@ _ARM_FEATURES: Final = {"dotprod": "1:20/FEAT_DotProd", "i8mm": "2:13/FEAT_I8MM"
 
 @cache
 def arm_features() -> frozenset[str]:
-    """What an AArch64 has of the extensions that code is made for, by LLVM's names."""
+    """Names the extensions of an AArch64 that code is made for, as LLVM does."""
     if assumed() or platform.MACHINE != "aarch64":
         return frozenset()
     return frozenset(name for name, source in _ARM_FEATURES.items() if has_capability(source))
