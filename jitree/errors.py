@@ -105,11 +105,19 @@ def tell(text: str) -> None:
         sys.stderr.flush()
 
 
+_COMPILERS: Final = ("numba", "llvmlite")
+
+
 def not_installed(error: ImportError) -> str:
     """What is missing, and how it is had."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return f"a Python package cannot be imported: {error}"
     package = error.name.partition(".")[0]
+    if package in _COMPILERS:
+        return (
+            f"the Python package {package} is not installed; numba and llvmlite compile machine code: "
+            "install them with pip install numba llvmlite"
+        )
     return f"the Python package {package} is not installed; install it with pip install {package}"
 
 

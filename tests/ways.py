@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 ROOT: Final = Path(__file__).resolve().parent.parent
 _PACKAGE: Final = f"{ROOT}/jitree/"
 _DIGITS: Final = f"{ROOT}/examples/digits/digits"
+_ONE_PROCESSOR: Final = f"{ROOT}/tests/data/programs/digits.vmfb"
 _INSIDE: Final = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"}
 _WARM: Final = 3
 """Calls after which there is nothing left to prepare."""
@@ -68,7 +69,7 @@ def prepare() -> None:
     import jitree
 
     with jitree.Session("local-sync", tier="fast") as session:
-        session.load(f"{_DIGITS}.llvm-cpu.vmfb").classify(np.zeros((8, 8), np.float32))
+        session.load(_ONE_PROCESSOR).classify(np.zeros((8, 8), np.float32))
 
 
 def program() -> None:
@@ -80,7 +81,7 @@ def program() -> None:
 
     start.use = lambda: None  # the importer of `start.bin`, which may be there or not
     session = CallCounter().count("session", lambda: jitree.Session("local-sync"))
-    module = CallCounter().count("load", lambda: session.load(f"{_DIGITS}.llvm-cpu.vmfb"))
+    module = CallCounter().count("load", lambda: session.load(_ONE_PROCESSOR))
     function, image = module.classify, np.zeros((8, 8), np.float32)
     CallCounter().count("first call", lambda: function(image))
     for _ in range(_WARM):

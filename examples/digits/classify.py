@@ -2,8 +2,8 @@
 
     python examples/digits/classify.py examples/digits/images/7.pgm
 
-Images are 8x8 PGM files (plain or binary). The module runs on the CPU: compiled machine code on x86-64,
-portable bytecode elsewhere; ``--module`` takes another one.
+Images are 8x8 PGM files (plain or binary). The module runs on the CPU: compiled machine code on x86-64
+and aarch64, portable bytecode elsewhere; ``--module`` takes another one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PGM_HEADER = re.compile(rb"(P[25])\s+" + rb"(?:#.*\s+)*(\d+)\s+" * 2 + rb"(?:#.*
 
 
 def default_module() -> Path:
-    native = platform.machine().lower() in ("x86_64", "amd64")
+    native = platform.machine().lower() in ("x86_64", "amd64", "aarch64", "arm64")
     return HERE / ("digits.llvm-cpu.vmfb" if native else "digits.vmvx.vmfb")
 
 

@@ -4,9 +4,9 @@
     python examples/digits/train.py
 
 takes a few seconds and writes beside this file: ``digits.mlir`` (the network with its weights),
-``digits.llvm-cpu.vmfb`` (generic x86-64), ``digits.vmvx.vmfb`` (any machine) and ``images/`` (one digit of
-each kind, never seen in training). The data are the 1797 handwritten 8x8 digits that come with scikit-learn.
-The result is the same on every run with the same numpy.
+``digits.llvm-cpu.vmfb`` (any x86-64 or aarch64), ``digits.vmvx.vmfb`` (any machine) and ``images/`` (one
+digit of each kind, never seen in training). The data are the 1797 handwritten 8x8 digits that come with
+scikit-learn. The result is the same on every run with the same numpy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ HERE = Path(__file__).resolve().parent
 HELD_OUT = 360
 EPOCHS = 60
 BATCH = 32
-TARGETS = {
-    "llvm-cpu": [
-        "--iree-llvmcpu-target-triple=x86_64-unknown-linux-gnu",
-        "--iree-llvmcpu-target-cpu=generic",
-    ],
-    "vmvx": [],
+LAYOUTS = {
+    "x86_64": "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128",
+    "aarch64": "e-m:e-p270:32:32-p271:32:32-p272:64:64-i8:8:32-i16:16:32-i64:64-i128:128-n32:64-S128-Fn32",
 }
+"""How LLVM lays out data on the processors that ``digits.llvm-cpu.vmfb`` has machine code for."""
+FORMATS = {"x86_64": "embedded-elf-x86_64", "aarch64": "embedded-elf-arm_64"}
+FEATURES = {"x86_64": "", "aarch64": "+reserve-x18"}
 
 Labels = NDArray[np.int64]
 
@@ -83,18 +83,31 @@ def to_mlir(parameters: Parameters, note: str) -> str:
     return text.replace("@NOTE@", note).replace("@PARAMETERS@", constants)
 
 
-def compile_for(target: str) -> None:
+def for_processors(text: str) -> str:
+    """The module with both processors as targets, which the compiler's flags name one of."""
+    targets = ", ".join(
+        f'#hal.executable.target<"llvm-cpu", "{FORMATS[name]}", {{cpu = "generic", '
+        f'cpu_features = "{FEATURES[name]}", data_layout = "{layout}", native_vector_size = 16 : i64, '
+        f'target_triple = "{name}-unknown-unknown-eabi-elf"}}>'
+        for name, layout in LAYOUTS.items()
+    )
+    lines = text.splitlines()
+    aliases = [line for line in lines if line.startswith("#")]
+    device = f'#hal.device.target<"local", [{targets}]> : !hal.device'
+    body = [line for line in lines if not line.startswith("#")]
+    return "\n".join(
+        [*aliases, f"module @module attributes {{hal.device.targets = [{device}]}} {{", *body, "}"]
+    )
+
+
+def compile_for(target: str, text: str) -> None:
     output = HERE / f"digits.{target}.vmfb"
-    command = [
-        "iree-compile",
-        str(HERE / "digits.mlir"),
-        f"--iree-hal-target-backends={target}",
-        "--iree-vm-bytecode-module-strip-source-map=true",
-        *TARGETS[target],
-        "-o",
-        str(output),
-    ]
-    subprocess.run(command, check=True)
+    command = ["iree-compile", "--iree-vm-bytecode-module-strip-source-map=true", "-o", str(output)]
+    if target == "llvm-cpu":
+        subprocess.run([*command, "-"], input=for_processors(text).encode(), check=True)
+    else:
+        source = str(HERE / "digits.mlir")
+        subprocess.run([*command, f"--iree-hal-target-backends={target}", source], check=True)
     print(f"{output.name}: {output.stat().st_size} bytes")
 
 
@@ -115,10 +128,11 @@ def main() -> None:
     print(f"training {accuracy(parameters, images, labels):.1%}; {note}")
     if score < 0.96:
         sys.exit("the accuracy is too low; nothing written")
-    (HERE / "digits.mlir").write_text(to_mlir(parameters, note))
+    text = to_mlir(parameters, note)
+    (HERE / "digits.mlir").write_text(text)
     write_images(unseen, unseen_labels)
-    for target in TARGETS:
-        compile_for(target)
+    for target in ("llvm-cpu", "vmvx"):
+        compile_for(target, text)
 
 
 if __name__ == "__main__":

@@ -115,18 +115,29 @@ def instructions(architecture: str) -> dict[str, tuple[str, ...]]:
     return {feature: tuple(rows.split()) for machine, feature, rows in fields if machine == architecture}
 
 
+def need_of_executable(data: memoryview, format: str) -> CompiledFor | None:
+    """Tells by its code what an executable needs and this processor lacks."""
+    missing = _LEVELS & host_cpu_data().lacking
+    found = next((feature for code in _code(data) for feature in needed(code, missing)), None)
+    return None if found is None else CompiledFor(format, "", frozenset((found,)))
+
+
 def _codes(module: ModuleTables) -> Iterator[bytes]:
-    """Machine code for this machine among the constants. Damaged libraries are for loaders to refuse."""
-    architecture = host_architecture()
+    """Machine code for this machine among the constants."""
     for index in np.flatnonzero(module.rodata.lengths >= MINIMUM_SIZE).tolist():
-        data = module.rodata[index].data
-        if architecture is None or bytes(data[:4]) not in (_ELF_MAGIC, FATELF_MAGIC):
-            continue
-        with suppress(StatusError):
-            library = select_slice(data, architecture)
-            for load in read_elf(library, architecture).loads:
-                if load.flags & PF_X:
-                    yield bytes(library[load.offset : load.offset + load.file_size])
+        yield from _code(module.rodata[index].data)
+
+
+def _code(data: memoryview) -> Iterator[bytes]:
+    """Machine code for this machine, of an executable. Damaged libraries are for loaders to refuse."""
+    architecture = host_architecture()
+    if architecture is None or bytes(data[:4]) not in (_ELF_MAGIC, FATELF_MAGIC):
+        return
+    with suppress(StatusError):
+        library = select_slice(data, architecture)
+        for load in read_elf(library, architecture).loads:
+            if load.flags & PF_X:
+                yield bytes(library[load.offset : load.offset + load.file_size])
 
 
 def needed(code: bytes, features: Collection[str]) -> Iterator[str]:

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.near_names import near_path
-from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, pass_interruption
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    StatusError,
+    pass_interruption,
+)
 from jitree.tools import benchmark, devices
 from jitree.tools.benchmark_report import (
     Benchmark,
@@ -88,6 +94,7 @@ def _grid(text: str) -> tuple[int, int, int]:
 def _load(device: Device, flags: ParsedFlags) -> Executable:
     from jitree.hal.enums import CachingMode
     from jitree.hal.executable import ExecutableParameters
+    from jitree.loaders.processor_needs import need_of_executable
 
     path = flags.text("executable_file")
     if not path or not flags.text("executable_format"):
@@ -99,10 +106,12 @@ def _load(device: Device, flags: ParsedFlags) -> Executable:
     except OSError as error:
         pass_interruption(error)
         raise NotFoundError(f"cannot read '{path}': {error.strerror}{near_path(path)}") from None
+    format = flags.text("executable_format")
+    need = need_of_executable(memoryview(data), format)
+    if need is not None:
+        raise FailedPreconditionError(f"'{path}' {need.refusal()}")
     constants = tuple(_constants(flags, "executable_constant"))
-    parameters = ExecutableParameters(
-        flags.text("executable_format"), memoryview(data), constants, CachingMode.ALIAS_PROVIDED_DATA
-    )
+    parameters = ExecutableParameters(format, memoryview(data), constants, CachingMode.ALIAS_PROVIDED_DATA)
     return device.create_executable_cache("benchmark").prepare_executable(parameters)
 
 

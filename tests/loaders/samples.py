@@ -17,10 +17,16 @@ from jitree.loaders.environment import ImportProvider
 from jitree.loaders.library import NativeExecutable
 
 FOLDER = Path(__file__).parents[1] / "data" / "executables"
-FORMAT = "embedded-elf-x86_64"
 _architecture = host_architecture()
-ON_X86_64 = _architecture is not None and _architecture.name == "x86_64"
+HERE = "" if _architecture is None else _architecture.name
+"""As formats name this machine's processor."""
+FORMAT = f"embedded-elf-{HERE}"
+ON_X86_64 = HERE == "x86_64"
 NEEDS_X86_64 = "the sample executables are compiled for x86-64"
+MACHINE = struct.unpack_from("<H", (FOLDER / "tiny-3.13.0.so").read_bytes(), 18)[0]
+"""That samples are for: `tests/aarch64/run` puts others in their place."""
+FOR_THIS_PROCESSOR = _architecture is not None and _architecture.machine == MACHINE
+NEEDS_SAMPLES = "the sample executables are compiled for another processor"
 
 
 @cache

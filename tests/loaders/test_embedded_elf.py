@@ -25,8 +25,9 @@ from jitree.loaders.library import LAYOUTS, UNKNOWN_LOCAL_MEMORY, NativeExecutab
 from jitree.regs.memory import zeroed
 from tests.hal.native_kernels import whole
 from tests.loaders.samples import (
+    FOR_THIS_PROCESSOR,
     FORMAT,
-    NEEDS_X86_64,
+    NEEDS_SAMPLES,
     ON_X86_64,
     file_offset,
     load,
@@ -36,7 +37,7 @@ from tests.loaders.samples import (
     sample,
 )
 
-pytestmark = pytest.mark.skipif(not ON_X86_64, reason=NEEDS_X86_64)
+pytestmark = pytest.mark.skipif(not FOR_THIS_PROCESSOR, reason=NEEDS_SAMPLES)
 LOADABLE = [name for name, facts in manifest().items() if "exports" in facts and "imports" not in facts]
 
 
@@ -236,9 +237,9 @@ def test_missing_imports() -> None:
 def test_queries() -> None:
     loader = EmbeddedElfLoader()
     assert loader.query_support(FORMAT)
-    for other in ("embedded-elf-arm_64", "embedded-elf-x86_64x", "system-elf-x86_64", "vmvx-bytecode-fb", ""):
+    for other in ("embedded-elf-riscv_64", f"{FORMAT}x", "system-elf-x86_64", "vmvx-bytecode-fb", ""):
         assert not loader.query_support(other)
-    assert loader.query_i64("hal.cpu", "sse3") == 1
+    assert loader.query_i64("hal.cpu", "sse3") == (1 if ON_X86_64 else None)
     assert loader.query_i64("hal.cpu", "neon") is None
     assert loader.query_i64("hal.device", "concurrency") is None
 

@@ -28,7 +28,7 @@ from jitree.loaders.environment import ImportProvider
 from jitree.loaders.system_library import FunctionTable, PluginLibrary, open_plugin
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.compiler import COMPILER, NEEDS_COMPILER, compile_library
-from tests.loaders.samples import NEEDS_X86_64, ON_X86_64, load, sample
+from tests.loaders.samples import FOR_THIS_PROCESSOR, NEEDS_SAMPLES, load, sample
 
 SOURCE = Path(__file__).parents[1] / "data" / "plugins" / "scale.c"
 EXECUTABLE = "imp-3.13.0.so"
@@ -39,7 +39,7 @@ EMBEDDED_FLAGS = (
 )  # fmt: skip
 """A library without needs, for the embedded ELF loader."""
 
-on_x86_64 = pytest.mark.skipif(not ON_X86_64, reason=NEEDS_X86_64)
+with_samples = pytest.mark.skipif(not FOR_THIS_PROCESSOR, reason=NEEDS_SAMPLES)
 with_compiler = pytest.mark.skipif(COMPILER is None, reason=NEEDS_COMPILER)
 
 
@@ -61,7 +61,7 @@ VALUES = np.arange(16, dtype=np.float32) / 4
 EXPECTED = VALUES * 10 + np.arange(16, dtype=np.float32) + np.float32(0.5)
 
 
-@on_x86_64
+@with_samples
 @with_compiler
 @pytest.mark.parametrize("prefix", ["", "embedded:"])
 def test_plugin_library(tmp_path: Path, prefix: str) -> None:
@@ -74,7 +74,7 @@ def test_plugin_library(tmp_path: Path, prefix: str) -> None:
         run((provider,), VALUES - 1)
 
 
-@on_x86_64
+@with_samples
 @with_compiler
 def test_suffix_of_embedded_plugins(tmp_path: Path) -> None:
     path = compile_library(SOURCE, tmp_path / "scale.sos", *EMBEDDED_FLAGS)
@@ -152,14 +152,14 @@ def _other(parameters: int, context: int | None, reserved: int | None) -> int:
     return 0
 
 
-@on_x86_64
+@with_samples
 def test_ctypes_functions_addresses_and_contexts() -> None:
     scale, other = IMPORT(_scale), IMPORT(_other)
     address = ctypes.cast(other, ctypes.c_void_p).value
     assert (run((FunctionTable({"jt_scale": (scale, 10), "jt_other": address}),), VALUES) == EXPECTED).all()
 
 
-@on_x86_64
+@with_samples
 def test_numba_functions() -> None:
     import numba
     from numba import types
@@ -175,7 +175,7 @@ def test_numba_functions() -> None:
     assert (run((table,), VALUES) == EXPECTED).all()
 
 
-@on_x86_64
+@with_samples
 def test_the_last_provider_comes_first() -> None:
     scale = FunctionTable({"jt_scale": (IMPORT(_scale), 10)})
     wrong, right = IMPORT(lambda *_: 7), IMPORT(_other)

@@ -13,14 +13,17 @@ import pytest
 import jitree
 from jitree.api import load_order
 from jitree.errors import FailedPreconditionError
+from jitree.hal.executable import prepared_executables
 from jitree.loaders import environment, processor_needs
 from jitree.loaders.elf_format import ARCHITECTURES, host_architecture
 from jitree.loaders.x86_code import opcodes
 from jitree.tools.main import dispatch
+from jitree.vmfb.decode import BytecodeModule
 
 llvm = pytest.importorskip("llvmlite.binding", reason="LLVM assembles the instructions")
 
-PROGRAMS = Path(__file__).parents[1] / "data" / "programs"
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "data" / "programs"
 on_x86 = pytest.mark.skipif(
     host_architecture() != ARCHITECTURES[0], reason="LLVM's assembler here is the one of this machine"
 )
@@ -179,9 +182,26 @@ REFUSED = (
 )
 
 
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_of_executables_for_several_processors_this_one_s_is_taken(device: str) -> None:
+    """On each processor that has a row: the digits of README, and the summary names all."""
+    file = ROOT / "examples" / "digits" / "digits.llvm-cpu.vmfb"
+    assert [each.format for each in processor_needs.targets(BytecodeModule.load(file).module)] == [
+        "embedded-elf-x86_64", "embedded-elf-arm_64",
+    ]  # fmt: skip
+    here = host_architecture()
+    assert here is not None
+    before = set(prepared_executables())
+    with jitree.Session(device) as session:
+        assert np.argmax(session.load(file).classify(np.full((8, 8), 0.5, np.float32))) == 1
+        [made] = set(prepared_executables()) - before
+        assert made.parameters is not None
+        assert made.parameters.format == f"embedded-elf-{here.name}"
+
+
 @on_x86
 def test_code_for_another_processor_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     processor_with(monkeypatch, "x86-64-v3")
     file = str(PROGRAMS / "levels.vmfb")
@@ -192,6 +212,13 @@ def test_code_for_another_processor_is_refused(
     assert "compiled for sapphirerapids" in capsys.readouterr().err
     assert dispatch(["dump", "--output=summary", file]) == 0
     assert "Processor:  sapphirerapids; this one lacks avx512f, amx-bf16" in capsys.readouterr().out
+    [code] = (
+        row.data for row in BytecodeModule.load(file).module.rodata if bytes(row.data[:4]) == b"\x7fELF"
+    )
+    (tmp_path / "product.so").write_bytes(code)
+    flags = ["--executable_format=embedded-elf-x86_64", f"--executable_file={tmp_path / 'product.so'}"]
+    assert dispatch(["benchmark-executable", *flags, "--workgroup_count=1,1,1"]) == 1
+    assert "are compiled with avx512f, which this processor (x86-64-v3) does not" in capsys.readouterr().err
 
 
 @on_x86

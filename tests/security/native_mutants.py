@@ -17,14 +17,14 @@ import numpy as np
 
 import jitree
 from jitree.errors import StatusError
-from tests.security.programs import DATA, NATIVE
+from tests.security.programs import DATA, ONE_PROCESSOR
 from tests.security.test_mutants import mutant
 
 IMAGE: Final = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
 _VECTOR: Final = IMAGE.reshape(-1)
 _ADD: Final = Path(__file__).with_name("addd.vmfb")
 _CALLS: Final[list[tuple[Path, str, tuple[Any, ...]]]] = [
-    (NATIVE, "classify", (IMAGE,)),
+    (ONE_PROCESSOR, "classify", (IMAGE,)),
     (_ADD, "addd", (_VECTOR, _VECTOR)),
     (DATA / "chain.vmfb", "layers", (IMAGE[:4],)),
 ]
@@ -67,7 +67,7 @@ class Campaign:
         self._rng = random.Random(seed)
         self._programs = [(path.read_bytes(), name, given) for path, name, given in _CALLS]
         self._ordinary = jitree.Session("local-sync")
-        self._classify = self._ordinary.load(NATIVE).classify
+        self._classify = self._ordinary.load(ONE_PROCESSOR).classify
         self._expected = np.array(self._classify(IMAGE))
         self._files = _open_files()
 

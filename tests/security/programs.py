@@ -9,6 +9,8 @@ from tests.assembler import Assembler
 DATA = Path(__file__).parent.parent / "data" / "programs"
 DIGITS = Path(__file__).parent.parent.parent / "examples" / "digits"
 NATIVE = DIGITS / "digits.llvm-cpu.vmfb"
+ONE_PROCESSOR = DATA / "digits.vmfb"
+"""The same, for x86-64 only."""
 VMVX = DIGITS / "digits.vmvx.vmfb"
 
 HOSTILE = Assembler("hostile", globals_size=8)

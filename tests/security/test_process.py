@@ -38,7 +38,7 @@ from jitree.errors import (
 )
 from jitree.hal.heap import GUARD, GuardedAllocator
 from tests.security.native_mutants import Campaign
-from tests.security.programs import NATIVE, PROGRAM, VMVX
+from tests.security.programs import NATIVE, ONE_PROCESSOR, PROGRAM, VMVX
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 IMAGE = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
@@ -65,7 +65,7 @@ def session() -> Any:
 
 def with_kernels(code: bytes) -> bytes:
     """The example with other kernels; the function that describes its library stays."""
-    data = bytearray(NATIVE.read_bytes())
+    data = bytearray(ONE_PROCESSOR.read_bytes())
     begin = data.index(b"\x7fELF")
     elf = ELFFile(io.BytesIO(data[begin:]))
     [query] = [symbol for symbol in elf.get_section_by_name(".dynsym").iter_symbols() if symbol.name]

@@ -76,7 +76,7 @@ def test_notes() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    program = "examples/digits/digits.llvm-cpu.vmfb"
+    program = "tests/data/programs/digits.vmfb"
     assert dump.main(["--output=executables", str(Path(__file__).parents[2] / program)]) == 0
     shown = capsys.readouterr().out
     assert "Executable in .rodata[5], 13448 bytes:\n  64-bit EM_X86_64, ET_DYN, entry 0x0\n" in shown

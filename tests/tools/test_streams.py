@@ -157,7 +157,8 @@ def failing(error: BaseException) -> int:
         (MemoryError(), "RESOURCE_EXHAUSTED; there is not enough memory: MemoryError"),
         (
             ModuleNotFoundError("No module named 'llvmlite.binding'", name="llvmlite.binding"),
-            "UNAVAILABLE; the Python package llvmlite is not installed; install it with pip install llvmlite",
+            "UNAVAILABLE; the Python package llvmlite is not installed; numba and llvmlite compile machine "
+            "code: install them with pip install numba llvmlite",
         ),
         (
             ImportError("libLLVM.so: no such file"),

@@ -15,9 +15,11 @@ from jitree.base.platform import MACHINE
 from jitree.errors import not_installed
 from tests.security.programs import VMVX
 
+_JITREE = ("-m", "jitree")
 _NEEDED = ("jitree", "numpy", "ml_dtypes")
 _MISSING = re.compile(
-    r"the Python package (llvmlite|numba) is not installed; install it with pip install \1\b"
+    r"the Python package (llvmlite|numba) is not installed; numba and llvmlite compile machine code: "
+    "install them with pip install numba llvmlite"
 )
 
 
@@ -36,7 +38,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ended(packages: Path, cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": str(packages), "JITREE_CACHE_DIR": str(cache), "PATH": os.environ["PATH"]}
-    command = [sys.executable, "-S", "-m", "jitree", *arguments]
+    command = [sys.executable, "-S", *arguments]
     return subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -51,7 +53,7 @@ def ended(packages: Path, cache: Path, *arguments: str) -> subprocess.CompletedP
     ids=" ".join,
 )
 def test_commands_that_need_it(arguments: list[str], packages: Path, tmp_path: Path) -> None:
-    done = ended(packages, tmp_path, *arguments)
+    done = ended(packages, tmp_path, *_JITREE, *arguments)
     *_, last = done.stderr.splitlines()
     assert done.returncode == 1 and "UNAVAILABLE; " in last and _MISSING.search(last), done.stderr
     assert "defect" not in done.stderr and "Traceback" not in done.stderr
@@ -65,19 +67,41 @@ def test_what_runs_without_it(flag: str, packages: Path, tmp_path: Path) -> None
     if flag.endswith("=process") and MACHINE not in ("x86_64", "aarch64"):
         pytest.skip("no process can be confined")
     done = ended(
-        packages, tmp_path, "run", f"--module={VMVX}", "--function=classify", "--input=8x8xf32=0.5", flag
+        packages,
+        tmp_path,
+        *_JITREE,
+        "run",
+        f"--module={VMVX}",
+        "--function=classify",
+        "--input=8x8xf32=0.5",
+        flag,
     )
     assert done.returncode == 0 and "10xf32=0.025" in done.stdout, done.stderr
     assert not done.stderr
 
 
 def test_what_is_said_to_be_compiled(packages: Path, tmp_path: Path) -> None:
-    done = ended(packages, tmp_path, "dump", "--tiers", str(VMVX))
+    done = ended(packages, tmp_path, *_JITREE, "dump", "--tiers", str(VMVX))
     *_, blank, last = done.stdout.splitlines()
     assert done.returncode == 0 and blank == "" and _MISSING.fullmatch(last)
 
 
+def test_a_program_goes_without_and_says_what_it_takes(packages: Path, tmp_path: Path) -> None:
+    """Tier auto, once machine code would pay; the answers are right."""
+    program = (
+        "import warnings, numpy as np, jitree\n"
+        f"f = jitree.load({str(VMVX)!r}, device='local-sync').classify; x = np.full((8, 8), 0.5, 'f4')\n"
+        "with warnings.catch_warnings(record=True) as found:\n"
+        "    warnings.simplefilter('always')\n"
+        "    while not found: assert np.asarray(f(x)).argmax() == 1\n"
+        "print(found[0].message)\n"
+    )
+    done = ended(packages, tmp_path, "-c", program)
+    assert _MISSING.search(done.stdout) and "what it is for is interpreted" in done.stdout, done.stderr
+
+
 def test_parts_of_packages() -> None:
+    assert "pip install onnx" in not_installed(ModuleNotFoundError("no", name="onnx.helper"))
     for name in ("llvmlite", "llvmlite.binding.ffi"):
         assert _MISSING.fullmatch(not_installed(ModuleNotFoundError("no", name=name)))
     assert "libLLVM" in not_installed(ImportError("libLLVM.so is not there", name="llvmlite"))

@@ -95,7 +95,7 @@ def assume(name: str, described: bytes) -> None:
     code."""
     global _assumed
     _assumed = name, described
-    for asked in (description, words, fuses):
+    for asked in (description, words, fuses, arm_features):
         asked.cache_clear()
 
 
@@ -152,6 +152,17 @@ def words(name: str) -> frozenset[str]:
 def fuses() -> bool:
     """Whether an instruction of it multiplies and adds, and rounds once."""
     return "fma" in words("flags") or machine() == "aarch64"
+
+
+_ARM_FEATURES: Final = {"dotprod": "1:20/FEAT_DotProd", "i8mm": "2:13/FEAT_I8MM"}
+
+
+@cache
+def arm_features() -> frozenset[str]:
+    """Names the extensions of an AArch64 that code is made for, as LLVM does."""
+    if assumed() or platform.MACHINE != "aarch64":
+        return frozenset()
+    return frozenset(name for name, source in _ARM_FEATURES.items() if has_capability(source))
 
 
 _AT_HWCAP: Final = {1: 16, 2: 26}

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import llvmlite.binding as llvm
 
-from jitree.base.platform import MACHINE
+from jitree.base.platform import MACHINE, processor
 from jitree.base.records import NamedTuple
 from jitree.codegen import processor_texts
 from jitree.codegen.image.generated import PLAIN, Pipeline, Unit
@@ -25,7 +25,9 @@ class Target(NamedTuple):
 
 def host_target() -> Target:
     """The machine this runs on, with every instruction set extension it has."""
-    return target_of(MACHINE, llvm.get_host_cpu_name(), str(llvm.get_host_cpu_features().flatten()))
+    stated = [f"+{name}" for name in sorted(processor.arm_features())]  # LLVM finds fewer
+    features = [str(llvm.get_host_cpu_features().flatten()), *stated]
+    return target_of(MACHINE, llvm.get_host_cpu_name(), ",".join(filter(None, features)))
 
 
 def target_of(machine: str, cpu: str, features: str = "") -> Target:

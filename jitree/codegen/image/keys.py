@@ -72,7 +72,8 @@ def environment(level: str = "") -> bytes:
 def processor_key(level: str = "") -> bytes:
     """Tells kinds of processors apart."""
     if not level:
-        return hashed((processor.machine().encode(), _processor()))
+        features = (name.encode() for name in sorted(processor.arm_features()))
+        return hashed((processor.machine().encode(), _processor(), *features))
     machine, flags = LEVELS[level]
     return hashed((machine.encode(), processor.described(machine, flags)))
 

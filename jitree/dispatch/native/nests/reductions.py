@@ -6,7 +6,8 @@ Contractions use instructions that add several products to a sum.
 products to the lane. Integers wrap, so their sums are the same in any order: the instruction gives the bits
 that the program's loop gives. Where both factors are signed, or neither is, one of them is moved by 128 (its
 highest bit is turned over), and what that adds to a sum, 128 times the sum of the other factor, is summed up
-beside it and taken off.
+beside it and taken off. AArch64 has ``sdot`` and ``udot`` for equal signs, with the extension dotprod, and
+``usdot`` for one of each, with i8mm.
 
 *Pairs of bfloat16 numbers*: ``vdpbf16ps`` multiplies two pairs of each lane and adds the products to a sum of
 binary32, first that of the upper halves, then that of the lower ones, each as one multiply-add that rounds to
@@ -41,6 +42,8 @@ from jitree.dispatch.native.nests.writer import Looks, Writer
 from jitree.dispatch.native.ssa import Value
 
 LANES: Final = 16
+NEON: Final = 4
+"""Lanes of 32 bits of AArch64."""
 LEAST_USES: Final = 8
 """Products that each number is to be part of, so that a look at it is little beside them."""
 _UPPER_HALF: Final = 16
@@ -53,6 +56,8 @@ def dot_lanes() -> int:
     flags = processor.words("flags")
     if "avx512_vnni" in flags and "avx512vl" in flags:
         return 16
+    if "dotprod" in processor.arm_features():
+        return NEON
     return 8 if "avx_vnni" in flags else 0
 
 
@@ -65,20 +70,30 @@ def pair_lanes() -> int:
 def _add_bytes(writer: Writer, product: Product, value: str, elements: str, words: str) -> str:
     unsigned, signed = (elements, words) if product.row_signed else (words, elements)
     kind, width = llvm_type("i32", LANES), dot_lanes()
-    part, name = llvm_type("i32", width), f"@llvm.x86.avx512.vpdpbusd.{32 * width}"
+    part = factor = llvm_type("i32", width)
+    name = f"@llvm.x86.avx512.vpdpbusd.{32 * width}"
+    if width == NEON:
+        signs = "".join(sorted({"us"[product.row_signed], "us"[product.element_signed]}, reverse=True))
+        factor, name = f"<{4 * NEON} x i8>", f"@llvm.aarch64.neon.{signs}dot.v4i32.v16i8"
 
-    def added(operands: Sequence[str]) -> str:
-        writer.context.declare(f"declare {part} {name}({part}, {part}, {part})")
-        return writer.let(f"call {part} {name}({', '.join(f'{part} {text}' for text in operands)})")
+    def added(total: str, *factors: str) -> str:
+        writer.context.declare(f"declare {part} {name}({part}, {factor}, {factor})")
+        if factor != part:
+            factors = tuple(writer.let(f"bitcast {part} {text} to {factor}") for text in factors)
+        given = ", ".join(f"{factor} {text}" for text in factors)
+        return writer.let(f"call {part} {name}({part} {total}, {given})")
 
     texts = (value, unsigned, signed)
     if width == LANES:
-        return added(texts)
-    halves = [
-        added([writer.shuffled(kind, range(first, first + width), text) for text in texts])
+        return added(*texts)
+    parts = [
+        added(*(writer.shuffled(kind, range(first, first + width), text) for text in texts))
         for first in range(0, LANES, width)
     ]
-    return writer.shuffled(part, range(LANES), *halves)
+    while len(parts) > 1:
+        pairs, width = zip(parts[::2], parts[1::2], strict=True), 2 * width
+        parts = [writer.shuffled(llvm_type("i32", width // 2), range(width), *pair) for pair in pairs]
+    return parts[0]
 
 
 def _add_pairs(writer: Writer, product: Product, value: str, elements: str, words: str) -> str:
@@ -156,7 +171,8 @@ class Product(NamedTuple):
     @property
     def turned(self) -> bool:
         """Moves elements by 128, so that one factor is signed, one unsigned."""
-        return self.contraction.any_order and self.element_signed == self.row_signed
+        equal = self.element_signed == self.row_signed
+        return self.contraction.any_order and equal and dot_lanes() != NEON
 
 
 def find_product(
@@ -170,6 +186,8 @@ def find_product(
     (contraction,) = found
     factors = _factors(contraction, structure, store)
     if factors is None:
+        return None
+    if dot_lanes() == NEON and factors[0][1] != factors[1][1] and "i8mm" not in processor.arm_features():
         return None
     for (element, element_signed), (row, row_signed) in (factors, factors[::-1]):
         one, many = structure.loads[element], structure.loads[row]

@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jitree.base.platform import processor
+from jitree.codegen.image.compile import optimized_module, target_machine, target_of
 from jitree.dispatch.native.lower import lower
+from jitree.dispatch.native.lower import program as lowered_program
 from jitree.dispatch.native.nests import planner, reductions, tiles
-from jitree.dispatch.native.source import from_program
+from jitree.dispatch.native.source import encode, from_program
 from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests import programs
@@ -32,11 +34,13 @@ from tests.dispatch.native.nests.programs import (
 )
 
 lanes_of_processor = reductions.dot_lanes.__wrapped__
+TILE = {name: getattr(planner, name).__wrapped__ for name in ("accumulators", "copies")}
 SIGNS = [(left, right) for left in "su" for right in "su"]
 PROCESSORS = {
     "AVX512-VNNI": (16, 16, 4, "avx512_vnni"),
     "AVX512-VNNI by halves": (8, 16, 4, "avx512_vnni"),
     "AVX-VNNI": (8, 6, 6, "avx_vnni"),
+    "AArch64": (4, 4, 4, "dotprod"),
     "without": (0, 16, 4, ""),
 }
 """Lanes of an instruction, vectors and copies in a tile, and the flag of processors that have it."""
@@ -45,7 +49,7 @@ PROCESSORS = {
 @pytest.fixture(autouse=True, params=PROCESSORS)
 def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     lanes, accumulators, copies, flag = PROCESSORS[request.param]
-    if flag and flag not in processor.words("flags"):
+    if flag and flag not in processor.words("flags") | processor.arm_features():
         pytest.skip(f"no {flag}")
     monkeypatch.setattr(reductions, "dot_lanes", lambda: lanes)
     monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
@@ -258,8 +262,56 @@ def test_the_whole_function_is_valid() -> None:
         module([Level(size) for size in sizes], product(sizes, ("s", "s"), False)).build()
     )
     lowered = lower(from_program(built.program), ())
-    assert ("vpdpbusd" in lowered.text) == bool(reductions.dot_lanes())
+    instruction = "neon.sdot" if reductions.dot_lanes() == reductions.NEON else "vpdpbusd"
+    assert (instruction in lowered.text) == bool(reductions.dot_lanes())
     llvm.parse_assembly(lowered.text).verify()
+
+
+@pytest.mark.parametrize("signs", SIGNS)
+@pytest.mark.parametrize("features", [{"dotprod", "i8mm"}, {"dotprod"}], ids=len)
+def test_code_for_aarch64(
+    signs: tuple[str, str], features: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums stay in registers; signs that differ take an extension of their own."""
+    on_aarch64(monkeypatch, features)
+    name = {"su": "usdot", "us": "usdot", "ss": "sdot", "uu": "udot"}["".join(signs)]
+    loop = longest_loop(product(SIZES, signs, False), features, f"\t{name}\t")
+    if name == "usdot" and "i8mm" not in features:
+        assert "dot\t" not in loop
+    else:
+        assert loop.count(f"\t{name}\t") == 16 and "[sp" not in loop
+
+
+def test_binary32_for_aarch64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each product is rounded, then each sum: 16 sums of four lanes, in registers."""
+    on_aarch64(monkeypatch, set())
+    loads = [lambda text, buffer, index: text.load("f32", buffer, index)] * 2
+    loop = longest_loop(programs.product(SIZES, "f32", (loads[0], loads[1]), False), set(), "\tfadd\tv")
+    assert loop.count("\tfadd\tv") == loop.count("\tfmul\tv") == 16
+    assert "fmla" not in loop and "[sp" not in loop
+
+
+SIZES = (18, 64, 64)
+
+
+def on_aarch64(monkeypatch: pytest.MonkeyPatch, features: set[str]) -> None:
+    monkeypatch.setattr(processor, "machine", lambda: "aarch64")
+    monkeypatch.setattr(processor, "words", lambda name: frozenset())
+    for name, of_processor in TILE.items():
+        monkeypatch.setattr(planner, name, of_processor)
+    monkeypatch.setattr(reductions, "dot_lanes", lambda: reductions.NEON if features else 0)
+    monkeypatch.setattr(processor, "arm_features", lambda: frozenset(features))
+
+
+def longest_loop(body: Body, features: set[str], instruction: str) -> str:
+    """The block of the machine code that has most of an instruction."""
+    sizes = SIZES
+    built = BytecodeModule.load(module([Level(size) for size in sizes], body).build())
+    [unit] = lowered_program(encode(from_program(built.program))).units
+    target = target_of("aarch64", "generic", ",".join(f"+{name}" for name in features))
+    optimized = optimized_module(unit.texts, unit.entries, target, unit.pipeline)
+    code = str(target_machine(target).emit_assembly(optimized))
+    return max(code.split("\n.LBB"), key=lambda block: block.count(instruction)).partition("\tb.")[0]
 
 
 def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
