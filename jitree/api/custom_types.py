@@ -49,22 +49,29 @@ i64 = Annotated[int, "i64"]
 f32 = Annotated[float, "f32"]
 f64 = Annotated[float, "f64"]
 
-_WORDS: Final = """Annotates a number of {0} bits of a custom function: {1}, or an element of a ``list``.
 
-It is ``{2}`` to type checkers. What does not fit is INVALID_ARGUMENT as an argument, INTERNAL as a result.
+def _describe(alias: Any, given: str) -> None:
+    """Annotates a number of {bits} bits of a custom function: {kind}, or an element of a ``list``.
 
->>> module = jitree.CustomModule("numbers")
->>> @module.export
-... def twice(x: jitree.{3}) -> jitree.{3}:
-...     return x + x
->>> jitree.Session("local-sync").load(module).twice({4})
-{5}
-"""
-_ALIASES: Final[tuple[tuple[Any, str], ...]] = ((i32, "21"), (i64, "21"), (f32, "0.5"), (f64, "0.5"))
-for _alias, _given in _ALIASES:  # an alias without one of its own has that of ``typing``
-    _base, _name = typing.get_args(_alias)
-    _kind = "a signed integer" if _base is int else "an IEEE float"
-    _alias.__doc__ = _WORDS.format(_name[1:], _kind, _base.__name__, _name, _given, 2 * _base(_given))
+    It is ``{base}`` to type checkers. What does not fit is INVALID_ARGUMENT as an argument, INTERNAL as a
+    result.
+
+    >>> module = jitree.CustomModule("numbers")
+    >>> @module.export
+    ... def twice(x: jitree.{name}) -> jitree.{name}:
+    ...     return x + x
+    >>> jitree.Session("local-sync").load(module).twice({given})
+    {result}
+    """  # the text of each alias, which would have that of ``typing``
+    base, name = typing.get_args(alias)
+    kind, result = "a signed integer" if base is int else "an IEEE float", 2 * base(given)
+    alias.__doc__ = inspect.cleandoc(_describe.__doc__ or "").format(
+        bits=name[1:], kind=kind, base=base.__name__, name=name, given=given, result=result
+    )
+
+
+for _alias, _given in ((i32, "21"), (i64, "21"), (f32, "0.5"), (f64, "0.5")):
+    _describe(_alias, _given)
 
 NUMBERS: Final = {"i32": "i", "i64": "I", "f32": "f", "f64": "F"}
 """Character of each number type in calling conventions."""

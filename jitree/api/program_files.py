@@ -210,6 +210,12 @@ class ModuleSummary:
         ]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from jitree.base.tables import html_table  # of notebooks
+
+        title, *rows = str(self).splitlines()
+        return html_table(title, (), [(row.strip(),) for row in rows])
+
 
 def inspect(source: Source) -> ModuleSummary:
     """Reads the tables of a module file, without loading it into a session.

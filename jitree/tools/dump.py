@@ -11,6 +11,7 @@ import json
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from jitree.base.records import rows_of
@@ -29,7 +30,7 @@ from jitree.vmfb.disassemble import (
     no_offsets,
 )
 from jitree.vmfb.flatbuffer import FlatBuffer, Table
-from jitree.vmfb.module import read_module
+from jitree.vmfb.module import read_module, whole_length
 from jitree.vmfb.schema import (
     FEATURE_EXT_F32,
     FEATURE_EXT_F64,
@@ -313,6 +314,8 @@ def _function_row(module: ModuleTables, function: FunctionRow) -> str:
 
 
 _STANDARD_INPUT: Final = "-"
+_MOST_MISSING: Final = 1 << 30
+"""Bytes of a cut file that are made up to show the rest."""
 
 FLAGS: Final = flag_set("dump", "shows what a compiled module holds", "dump", positional="module")
 
@@ -342,9 +345,25 @@ def main(flags: ParsedFlags) -> int:
         found = list(findings(archive))
         _print(found or [f"{archive.name}: nothing is wrong"])
         return int(bool(found))
-    module = read_module(archive)
+    module, cut = _read(archive)
     _print(_native_lines(module, flags) if _asks_for_native(flags) else _lines(module, flags))
+    if cut is not None:
+        raise cut
     return 0
+
+
+def _read(archive: Archive) -> tuple[ModuleTables, InvalidArgumentError | None]:
+    """Reads tables, also of a file that is cut behind them: missing bytes are zeros then.
+
+    It gives what is wrong, too."""
+    try:
+        return read_module(archive), None
+    except InvalidArgumentError as error:
+        with suppress(StatusError):
+            missing = whole_length(archive) - len(archive.data)
+            if 0 < missing <= _MOST_MISSING:
+                return read_module(Archive.open(bytes(archive.data) + bytes(missing), archive.name)), error
+        raise
 
 
 def _asks_for_native(flags: ParsedFlags) -> bool:

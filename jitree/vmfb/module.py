@@ -337,11 +337,12 @@ def _read_rodata(root: Table, archive: Archive) -> RodataRows:
     return rows
 
 
-def _whole_length(archive: Archive) -> int:
-    """How long a file should be, by the segments that lie at its end."""
+def whole_length(archive: Archive) -> int:
+    """Tells how long a file should be, by the segments at its end."""
     table = FlatBuffer(archive.flatbuffer).root(IDENTIFIER)
     segments = [segment for segment in table.tables(_RODATA) if segment.vector(2, 1) is None]
-    return archive.rodata_base + max(segment.uint64(3) + segment.uint64(4) for segment in segments)
+    ends = (segment.uint64(3) + segment.uint64(4) for segment in segments)
+    return archive.rodata_base + max(ends, default=0)
 
 
 def _read_segment(table: Table, index: int, archive: Archive) -> RodataSegment:
@@ -358,7 +359,7 @@ def _read_segment(table: Table, index: int, archive: Archive) -> RodataSegment:
     if start + length > len(archive.data):
         raise InvalidArgumentError(
             f"rodata[{index}] external reference out of range: {length} bytes at {start}; "
-            f"{truncated(_whole_length(archive), archive.data)}"
+            f"{truncated(whole_length(archive), archive.data)}"
         )
     return RodataSegment(archive.data[start : start + length], external=True, file_offset=start)
 

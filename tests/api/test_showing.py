@@ -117,6 +117,7 @@ def test_notebooks_show_tables(session: jitree.Session) -> None:
     provider = open_providers([{"weights": np.zeros((2, 3), np.float32)}])[0]
     require_html(session, "local-sync", "arithmetic", "e1_f32", "used")
     require_html(module, "add")
+    require_html(jitree.inspect(PROGRAMS / "arithmetic.vmfb"), "needs hal", "sync func @add(")
     require_html(module.add, "takes", "gives", "float32")
     require_html(session.to_device(np.arange(6.0).reshape(2, 3)), "2x3 float64 on local-sync", "[3., 4., 5.]")
     require_html(session.to_device(3), "local-sync", "3")

@@ -63,7 +63,6 @@ FAILURES: dict[tuple[str, ...], str] = {
         *CALL,
         "--device_allocator=foo",
     ): "INVALID_ARGUMENT; unrecognized allocator 'foo'; there are: caching, debug",
-    ("dump", "cut.vmfb"): "truncated: the header says 21,077 bytes, the file has 20,954",
     ("run", "cut.vmfb"): "truncated: the header says 21,077 bytes, the file has 20,954",
     ("run", "cut2.vmfb"): "truncated: the header says ",
     ("run",): "no module was given; name one: --module=program.vmfb (`-` is standard input)",

@@ -14,6 +14,8 @@ import pytest
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError
 from jitree.tools import dump
 from tests.assembler import Assembler
+from tests.sizes import ROOT
+from tests.tools.command import jitree
 
 DATA = Path(__file__).parents[1] / "data" / "dump"
 MODULE = str(DATA / "instructions.vmfb")
@@ -263,3 +265,15 @@ def test_verify_lists_damaged_tables(tmp_path: Path, capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert all("string not zero terminated" in line and "type.full_name" in line for line in lines)
+
+
+@pytest.mark.parametrize("kept", [12000, 6300])
+def test_a_cut_file_shows_its_tables_and_then_what_is_missing(kept: int, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.vmfb"
+    cut.write_bytes((ROOT / "examples" / "digits" / "digits.vmvx.vmfb").read_bytes()[:kept])
+    outcome = jitree("dump", str(cut))
+    assert outcome.code == 1 and "vm.call" in outcome.stdout
+    assert f"truncated: the header says 21,077 bytes, the file has {kept:,}" in outcome.stderr
+    cut.write_bytes(cut.read_bytes()[:5000])
+    outcome = jitree("dump", str(cut))
+    assert outcome.code == 1 and outcome.stdout == "" and "truncated: the header says 6,208" in outcome.stderr
