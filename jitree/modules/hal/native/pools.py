@@ -197,10 +197,6 @@ class _Block(NamedTuple):
     words: npt.NDArray[np.int64]
     address: int
 
-    @property
-    def end(self) -> int:
-        return self.address + self.words.nbytes
-
     def arena(self, address: int) -> npt.NDArray[np.int64]:
         row: npt.NDArray[np.int64] = self.words[(address - self.address) // self.words.strides[0]]
         return row
@@ -230,7 +226,7 @@ class ArenaPool:
         block = _Block(words, address_of(words))
         self._size += words.nbytes
         self._lay_out(block)
-        self._blocks |= dict.fromkeys(range(block.address, block.end, size), block)
+        self._blocks |= dict.fromkeys(range(block.address, block.address + words.nbytes, size), block)
         self._words[self._place] = block.address  # Ctrl-C may come before, and the block is not used then
         return True
 
