@@ -23,6 +23,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler, AssemblyError
+from tests.checked.begin import let_only
 from tests.dispatch.harness import compile_here
 from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Sum, Text, argument, as_module, module
 from tests.fuzz.campaign import CASES, Campaign, Result
@@ -209,6 +210,7 @@ def called(
 ) -> Outcome:
     """A call of ``f`` on a tier. On ``auto``, what runs in a loop is taken for what runs for long."""
     block = memory_of(REFS)
+    let_only(block, places, length)
     buffers: list[Any] = [VmBuffer.alias(block[place : place + length]) for place in places]
     end: object = "done"
     with ExitStack() as stack:
