@@ -12,7 +12,7 @@ from hypothesis import settings
 from jitree.base.folding import keep_tracebacks
 from jitree.codegen import image
 from jitree.codegen.image.flat import hashed
-from jitree.codegen.image.shipped import STAMP_FILE, STAMP_VARIABLE
+from jitree.codegen.image.shipped import CHECKED, STAMP_FILE, STAMP_VARIABLE
 from jitree.tools import build_stamp
 from tests import collecting
 
@@ -78,6 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
     the background of a shell, where processes ignore it."""
     keep_tracebacks()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if CHECKED:
+        from tests.checked.begin import begin  # which imports much
+
+        begin()
     if hasattr(config, "workerinput") or STAMP_VARIABLE in os.environ:
         return
     if build_stamp.changed_since(Path(STAMP_FILE)):

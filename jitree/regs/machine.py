@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base.cancel_scopes import require_going_on
+from jitree.codegen.image.shipped import CHECKED
 from jitree.codegen.record import words_of
 from jitree.errors import CancelledError, ResourceExhaustedError
 from jitree.regs.handles import HandleTable
@@ -42,8 +43,11 @@ VALUE_ARENA: Final = 4 << 20
 """Bytes: 128 value slots a frame at full depth. Upstream's stack of 1 MiB ends at about 7000 small frames."""
 REF_ARENA: Final = 2 << 20
 _FRAMES_AT: Final = 256
-_VALUES_AT: Final = _FRAMES_AT + MAXIMUM_FRAMES * FRAME.size
-_REFS_AT: Final = _VALUES_AT + VALUE_ARENA
+_MARGIN: Final = 64 if CHECKED else 0
+"""Bytes after the frames and after the values that nothing accesses, which checked code is told."""
+_VALUES_AT: Final = _FRAMES_AT + MAXIMUM_FRAMES * FRAME.size + _MARGIN
+_VALUES_END: Final = _VALUES_AT + VALUE_ARENA
+_REFS_AT: Final = _VALUES_END + _MARGIN
 _SIZE: Final = _REFS_AT + REF_ARENA
 assert STATE.size <= _FRAMES_AT
 
@@ -102,7 +106,7 @@ class Machine:
         self.frames_address = base + _FRAMES_AT
         end = _FRAMES_AT + (table.bounds.frames + 1) * FRAME.size
         self.frames: memoryview = self._memory.i64[_FRAMES_AT // 8 : end // 8]
-        self.state[STATE_WORDS.values_limit] = base + _REFS_AT
+        self.state[STATE_WORDS.values_limit] = base + _VALUES_END
         self.state[STATE_WORDS.refs_limit] = base + _SIZE
         self.state[STATE_WORDS.frames_limit] = base + end
         self.state[STATE_WORDS.grant] = FIRST_FUEL
@@ -188,7 +192,7 @@ class Machine:
     @property
     def host_values(self) -> memoryview:
         """The value slots of the host's frame, the outermost one, whichever frame is current."""
-        return self._memory.i32[_VALUES_AT >> 2 : _REFS_AT >> 2]
+        return self._memory.i32[_VALUES_AT >> 2 : _VALUES_END >> 2]
 
     def push(self, function: FunctionRecord, return_pc: int, results: int) -> None:
         """Enters a function: a frame of zero registers after the current one, which becomes current.
@@ -200,7 +204,7 @@ class Machine:
         values, refs = frames[frame + _FRAME.values_end], frames[frame + _FRAME.refs_end]
         base = self._memory.address
         if (
-            values + 4 * function.value_count > base + _REFS_AT
+            values + 4 * function.value_count > base + _VALUES_END
             or refs + 8 * function.ref_count > base + _SIZE
             or frame + FRAME_WORDS >= len(frames)
         ):
@@ -259,7 +263,7 @@ class Machine:
 
     def _make_window(self, key: tuple[int, int]) -> Window:
         memory = self._memory
-        low, high = (key[0] - memory.address) >> 2, _REFS_AT >> 2
+        low, high = (key[0] - memory.address) >> 2, _VALUES_END >> 2
         window = (
             memory.i32[low:high],
             memory.i64[low >> 1 : high >> 1],

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.checked.begin import begin
 from tests.fuzz import table
 from tests.fuzz.campaign import CASES, NAMES, Campaign, campaign
 from tests.fuzz.numbered import Found, findings, minimised, numbers_from, run_numbers
@@ -47,6 +48,7 @@ def main() -> int:
     parser.add_argument("--findings", type=Path, default=Path("findings"), help="a folder for what is found")
     parser.add_argument("--replay", metavar="CAMPAIGN:NUMBER", help="one case again, made smaller")
     arguments = parser.parse_args()
+    begin()
     if arguments.replay:
         name, _, number = arguments.replay.partition(":")
         return kept(campaign(name), name, int(number), arguments.findings, time.monotonic() + _MINIMISE)

@@ -23,6 +23,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler, AssemblyError
+from tests.checked.begin import let_only
 from tests.codegen.images import few_passes
 from tests.dispatch.harness import compile_here
 from tests.dispatch.native.nests.programs import REFS, SIZES, Level, Sum, Text, argument, as_module, module
@@ -215,6 +216,7 @@ class Tier:
 
     def call(self, numbers: Sequence[int], places: Sequence[int] = APART, length: int = LENGTH) -> Outcome:
         block = memory_of(REFS)
+        let_only(block, places, length)
         buffers: list[Any] = [VmBuffer.alias(block[place : place + length]) for place in places]
         end: object = "done"
         try:

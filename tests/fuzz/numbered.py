@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import IO, Any, Final, NamedTuple
 
+from tests.checked.begin import report_to
 from tests.fuzz.campaign import CASES, SECONDS, Campaign, Result
 
 Check = Callable[[int], Result]
@@ -122,6 +123,7 @@ def _work(
     faulthandler.enable(stacks)
     signal.signal(_TELL, lambda *_: _tell(stacks))
     faulthandler.register(_TELL, stacks, chain=True)
+    report_to(stacks.fileno())
     null = os.open(os.devnull, os.O_WRONLY)  # programs may print, as may the system about those that crash
     os.dup2(null, 1)
     os.dup2(null, 2)

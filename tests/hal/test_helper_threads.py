@@ -111,13 +111,13 @@ def test_postings_name_the_first_workers(record: ThreadTeam) -> None:
     assert is_dismissed(posted) and posted & (POSTING - 1) == 2
 
 
-def _list(groups: int, turns: int) -> tuple[CommandList, np.ndarray]:
+def _list(groups: int, turns: int) -> tuple[CommandList, np.ndarray, np.ndarray]:
     visits, workers = aligned(np.zeros(groups, np.uint32)), aligned(np.zeros(groups, np.uint32))
     commands = CommandList()
     for _ in range(3):
         dispatch(commands, BUSY, (groups, 1, 1), [turns], visits, workers)
         commands.barrier()
-    return commands, visits
+    return commands, visits, workers  # whoever runs the list keeps both
 
 
 def test_lists_end_without_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_lists_end_without_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         start(helpers)
 
     monkeypatch.setattr(thread_team._Helpers, "start", without_workers)
-    commands, visits = _list(40, 40_000)
+    commands, visits, _workers = _list(40, 40_000)
     for _ in range(5):
         team.execute(commands, *commands.bind(()))
     helpers = team._helpers
@@ -160,7 +160,7 @@ from tests.hal.test_helper_threads import _list
 executor.require_native_executor()
 count = len(os.sched_getaffinity(0))
 team = Team("test", unpinned(16), 20)
-commands, visits = _list(64, 20_000)
+commands, visits, _workers = _list(64, 20_000)
 for _ in range(50):
     team.execute(commands, *commands.bind(()))
     assert atomic_load(team._helpers._team.posted) & 0xFF < count

@@ -185,7 +185,7 @@ def test_estimate_is_learnt() -> None:
     executor.require_native_executor()
     forget_costs()
     team = Team("test", Topology((None, None)), 20)
-    commands, _, _ = _busy(BUSY, 20, TURNS_PER_MILLISECOND)
+    commands, *kept = _busy(BUSY, 20, TURNS_PER_MILLISECOND)
     lengths = commands.bind(())[1]
     assert team.estimate(commands, lengths) == UNKNOWN
     start = time.perf_counter_ns()
@@ -193,6 +193,7 @@ def test_estimate_is_learnt() -> None:
     elapsed = time.perf_counter_ns() - start
     assert elapsed / 20 < team.estimate(commands, lengths) < elapsed * 20
     team.close()
+    del kept  # what the kernel writes to lasts until here
 
 
 def test_small_work_does_not_wake_helpers() -> None:

@@ -102,6 +102,21 @@ def mapped_ranges(device: int, inode: int) -> tuple[AddressRange, ...]:
     return tuple(ranges)
 
 
+def readable_ranges() -> tuple[AddressRange, ...]:
+    """Lists what this process may read, but for the kernel's; nothing where the system does not say it."""
+    if not os.path.exists(_MAPS):
+        return ()
+    with open(_MAPS, "rb") as file:
+        lines = os.fsdecode(file.read()).splitlines()
+    ranges: list[AddressRange] = []
+    for line in lines:
+        place, rights, *_ = line.split()
+        if "r" in rights and "[v" not in line:
+            start, end = (int(part, 16) for part in place.split("-"))
+            ranges.append(AddressRange(start, end, "x" in rights))
+    return tuple(ranges)
+
+
 def read_memory(address: int, size: int) -> bytes | None:
     """Bytes of this process; None where there is no memory, which a plain read would end the process for, and
     where the system gives no way to ask."""

@@ -256,6 +256,10 @@ class Provider:
     def _map(self, flat: FlatImage) -> None:
         self._builder = None
         try:
+            if shipped.CHECKED:
+                from jitree.codegen.checked.memory import install
+
+                install(wait)
             self.image = map_image(flat)
             if NAMES_CODE and not self.recipe.data:
                 self._name(self.image)

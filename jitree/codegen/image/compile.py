@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import llvmlite.binding as llvm
@@ -12,6 +12,7 @@ from jitree.base.platform import MACHINE, processor
 from jitree.base.records import NamedTuple
 from jitree.codegen import processor_texts
 from jitree.codegen.image.generated import PLAIN, Pipeline, Unit
+from jitree.codegen.image.shipped import CHECKED
 
 _KEPT_FREE: Final = {"aarch64": "+reserve-x18"}
 """A register that macOS changes at any time: code that leaves it alone runs on both systems."""
@@ -102,6 +103,10 @@ def compile_object(
     module = optimized_module(texts, entries, target, pipeline)
     llvm.set_option("", f"-disable-lsr={str(not pipeline.strength_reduction).lower()}")
     llvm.set_option("", f"-disable-post-ra={str(not pipeline.last_order).lower()}")
+    if CHECKED:
+        from jitree.codegen.checked.instrument import instrumented
+
+        module = instrumented(module, target_machine(target), partial(_parse, target=target))
     return bytes(target_machine(target).emit_object(module))
 
 

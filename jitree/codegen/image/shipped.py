@@ -18,6 +18,8 @@ FOLDER: Final = os.path.join(os.path.dirname(__file__), "shipped")
 STAMP_FILE: Final = os.path.join(FOLDER, "stamp.txt")
 STAMP_VARIABLE: Final = "JITREE_BUILD_STAMP"
 """For tests of a package that has changed since its images were made: another stamp, with which none fits."""
+CHECKED: Final = os.environ.get(STAMP_VARIABLE, "").startswith("checked")
+"""Whether code checks its accesses (:mod:`jitree.codegen.checked`), for tests: with a stamp that says so."""
 
 _V2: Final = frozenset(("cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"))
 _V3: Final = _V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from jitree.codegen.image.shipped import CHECKED
 from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY
 from jitree.dispatch.native.site import CheckedText
 from jitree.dispatch.semantics import SEMANTICS, Semantic
@@ -106,10 +107,16 @@ class Handler(CheckedText):
     # -- registers and fields --------------------------------------------------------------------------
 
     def value_place(self, ordinal: str) -> str:
-        return self.let(f"getelementptr i32, ptr %values, i64 {ordinal}")
+        return self._checked("values", self.let(f"getelementptr i32, ptr %values, i64 {ordinal}"))
 
     def ref_place(self, ordinal: str) -> str:
-        return self.let(f"getelementptr ptr, ptr %refs, i64 {ordinal}")
+        return self._checked("refs", self.let(f"getelementptr ptr, ptr %refs, i64 {ordinal}"))
+
+    def _checked(self, which: str, place: str) -> str:
+        """The place of a register, which is the current frame's."""
+        if CHECKED:
+            self.do(f'call void @checked.frame.{which}(ptr {place}, ptr %state, ptr @"checked.{self.name}")')
+        return place
 
     def value(self, kind: str, position: int) -> str:
         """The value register named by an operand word."""

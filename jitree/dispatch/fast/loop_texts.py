@@ -15,8 +15,10 @@ from typing import Any, Final
 from llvmlite import ir
 
 from jitree.base.stop_word import NEVER
+from jitree.codegen.checked.layout import frame_checks
 from jitree.codegen.frontend import compiled, intrinsic, link_texts, signature, signature_of, types
 from jitree.codegen.image.generated import Generated, one_unit
+from jitree.codegen.image.shipped import CHECKED
 from jitree.dispatch import semantics_code
 from jitree.dispatch.fast.calls import (
     BRANCHES,
@@ -53,6 +55,7 @@ from jitree.regs.layout import (
     EXIT_OUT_OF_FUEL,
     EXIT_SIDE,
     EXIT_STOPPED,
+    FRAME,
     KIND_BUFFER,
     STATE,
 )
@@ -456,7 +459,18 @@ def loop_text() -> str:
     superinstructions = (*_INSTRUCTIONS, *((Part(loop.name),) for loop in LOOPS), *SUPERINSTRUCTIONS)
     handlers = [handler_text(parts) for parts in superinstructions if parts[0].name not in SIDE_EXITS]
     declared = ["declare i64 @llvm.umin.i64(i64, i64)", *declarations()]
-    return "\n".join([prelude(), *declared, *handlers, _table(superinstructions), ATTRIBUTES + METADATA])
+    checks = _checks(superinstructions) if CHECKED else []
+    return "\n".join(
+        [prelude(), *declared, *handlers, *checks, _table(superinstructions), ATTRIBUTES + METADATA]
+    )
+
+
+def _checks(superinstructions: Sequence[Superinstruction]) -> list[str]:
+    """What looks at registers of frames, and the names of handlers for it."""
+    names = [_symbol(parts) for parts in superinstructions]
+    texts = [f'@"checked.{name}" = internal constant [{len(name) + 1} x i8] c"{name}\\00"' for name in names]
+    values, refs = ((FRAME[name], FRAME[f"{name}_end"]) for name in ("values", "refs"))
+    return [frame_checks(STATE["frame"], values=values, refs=refs), *texts]
 
 
 def _table(superinstructions: Sequence[Superinstruction]) -> str:

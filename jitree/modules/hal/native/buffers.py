@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitree.codegen.checked.layout import keep_out, let_access
 from jitree.codegen.primitives import bit_length, call, load8, load64, store8, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.hal.buffer import length_inside
@@ -109,6 +110,7 @@ def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account
     storage.count = 1
     storage.length = size
     storage.usage = account
+    let_access(storage.address, size)
     storage.link = Entry(LINK_POOLED)
     counts = place_of(handle_pool) + ACCOUNTS + account * ACCOUNT_SIZE
     store64(counts, load64(counts) + size)
@@ -221,6 +223,7 @@ def give_back(handle_pool: HandlePoolRecord, storage: Entry) -> None:
     allocated = place_of(handle_pool) + ACCOUNTS + storage.usage * ACCOUNT_SIZE
     store64(allocated, load64(allocated) - storage.length)
     storage.count = 0
+    keep_out(storage.address, storage.length)
     pool = place_of(handle_pool) + STORAGE_POOLS + 8 * storage.access
     storage.link = Entry(load64(pool))
     store64(pool, place_of(storage))

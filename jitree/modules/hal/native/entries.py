@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jitree.codegen.checked.layout import keep_out
 from jitree.codegen.primitives import apart, below, load64, store64, unlikely
 from jitree.codegen.record import layout_of, place_of
 from jitree.modules.hal.native.layout import (
@@ -99,6 +100,7 @@ def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
     if kind == KIND_STORAGE:
         freed = place_of(handle_pool) + ACCOUNTS + entry.usage * ACCOUNT_SIZE + 8
         store64(freed, load64(freed) + entry.length)
+        keep_out(entry.address, entry.length)
         queue = handle_pool.queue
         if unlikely(entry.access >= POOL_COUNT) and queue:
             store64(place_of(entry) + STORAGE_TICK, queue.timeline.tick)

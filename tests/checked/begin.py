@@ -1,0 +1,121 @@
+"""Begins to follow memory in a process of tests, and knows of pools what their blocks have."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from jitree.codegen import image
+from jitree.codegen.checked import memory
+from jitree.codegen.checked.layout import DESCRIPTOR, POOLED
+from jitree.codegen.image.shipped import CHECKED
+from jitree.hal import heap
+from jitree.regs import machine
+from jitree.regs import memory as regs_memory
+
+_begun: list[bool] = []
+
+
+def begin() -> None:
+    """Once in a process, and only where code is checked."""
+    if not CHECKED or _begun:
+        return
+    _begun.append(True)
+    memory.install(image.wait)
+    _replace("zeroed", regs_memory.zeroed, _exact(regs_memory.zeroed))
+    _follow_heap()
+    _follow_machines()
+
+
+def let_only(block: np.ndarray[Any, Any], places: Iterable[int], length: int) -> None:
+    """Lets code access some parts of an array alone. They begin at multiples of 8."""
+    if _begun:
+        memory.forbid(block.ctypes.data, block.nbytes)
+        for place in places:
+            memory.allow(block.ctypes.data + place, length)
+
+
+def report_to(descriptor: int) -> None:
+    """Has the report written to a file that ends this process."""
+    if _begun and memory.GOES_ON not in os.environ:
+        ctypes.c_int64.from_address(DESCRIPTOR).value = descriptor
+
+
+def _replace(name: str, old: object, new: object) -> None:
+    """In each file that has imported it."""
+    for module in list(sys.modules.values()):
+        if getattr(module, name, None) is old:
+            _put(module, name, new)
+
+
+def _put(owner: object, name: str, value: object) -> None:
+    setattr(owner, name, value)
+
+
+def _exact(old: Callable[..., Any]) -> Callable[..., Any]:
+    """Blocks that are longer than what was asked for, since their address is a multiple of something."""
+
+    def zeroed(length: int, alignment: int = 64) -> Any:
+        part = old(length, alignment)
+        whole, start = part.base, part.ctypes.data
+        first = whole.ctypes.data
+        memory.forbid(first, whole.nbytes)
+        memory.allow(start, length)
+        return part
+
+    return zeroed
+
+
+def _follow_machines() -> None:
+    """Nothing lies between the frames, the values and the references of a machine."""
+    make = machine.Machine.__init__
+
+    def made(self: machine.Machine, *arguments: Any) -> None:
+        make(self, *arguments)
+        for end in (machine._VALUES_AT, machine._REFS_AT):
+            memory.forbid(self.state_address + end - machine._MARGIN, machine._MARGIN)
+
+    _put(machine.Machine, "__init__", made)
+
+
+def _follow_heap() -> None:
+    """Buffers of devices have as many bytes as were asked for, and none when they are in the pool."""
+    take, put = heap.HeapAllocator._take, heap.HeapAllocator._put
+    lend = heap.HeapAllocator.lend
+
+    def taken(self: heap.HeapAllocator, memory_type: int, size: int) -> heap.HeapBlock:
+        block = take(self, memory_type, size)
+        memory.forbid(block[0], block[1])
+        memory.allow(block[0], size)
+        return block
+
+    def put_back(self: heap.HeapAllocator, block: heap.HeapBlock) -> None:
+        memory.forbid(block[0], block[1], POOLED)
+        put(self, block)
+
+    def lent(self: heap.HeapAllocator, capacity: int, count: int, memory_type: int = 0) -> Any:
+        blocks = lend(self, capacity, count, memory_type)
+        for address, size, _ in blocks:  # machine code says of which bytes it makes a buffer
+            memory.forbid(address, size, POOLED)
+        return blocks
+
+    make = heap._new_block
+
+    def new_block(
+        capacity: int, size: int, make_array: Callable[..., np.ndarray[Any, Any]]
+    ) -> heap.HeapBlock:
+        block = make(capacity, size, make_array)
+        first = block[2].ctypes.data
+        memory.forbid(first, block[0] - first)
+        memory.forbid(block[0] + capacity, first + block[2].nbytes - block[0] - capacity)
+        return block
+
+    _put(heap.HeapAllocator, "_take", taken)
+    _put(heap.HeapAllocator, "_put", put_back)
+    _put(heap.HeapAllocator, "lend", lent)
+    _put(heap, "_new_block", new_block)
