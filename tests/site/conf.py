@@ -28,7 +28,7 @@ html_theme = "furo"
 html_title = f"jitree {release}"
 html_show_sphinx = False
 html_static_path = ["site.css"]
-html_search_scorer = str(Path(__file__).with_name("scorer.js"))
+html_search_scorer = str(Path(__file__).with_name("search.js"))
 html_css_files = ["site.css"]
 
 
