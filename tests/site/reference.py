@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 import types
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_origin
 
 import jitree
 
@@ -83,11 +84,17 @@ def directive(path: str, value: Any) -> str:
     if isinstance(value, types.ModuleType):
         names = [f"{path}.{name}" for name in exported(value)]
         return f".. automodule:: {path}\n\n" + "\n".join(directive(name, resolved(name)) for name in names)
+    if isinstance(value, type) and issubclass(value, jitree.StatusError) and value is not jitree.StatusError:
+        return f".. autoclass:: {path}\n   :show-inheritance:\n   :members:\n   :undoc-members:\n"
     if isinstance(value, type) and issubclass(value, int):
         return f".. autoclass:: {path}\n   :members:\n   :undoc-members:\n   :member-order: bysource\n"
     if isinstance(value, type):
+        inherited = "   :inherited-members: BaseException, Exception, object\n"
         hidden = f"   :exclude-members: {', '.join(MACHINERY.split())}\n"
-        return f".. autoclass:: {path}\n   :members:\n   :inherited-members: Exception, object\n{hidden}"
+        return f".. autoclass:: {path}\n   :members:\n{inherited}{hidden}"
+    if get_origin(value) is Annotated:  # an alias, which autodoc takes for a function
+        text = textwrap.indent(inspect.getdoc(value) or "", "   ")
+        return f".. py:data:: {path}\n   :type: {value.__origin__.__name__}\n\n{text}\n"
     if callable(value):
         return f".. autofunction:: {path}\n"
     return f".. autodata:: {path}\n"
