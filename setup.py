@@ -13,7 +13,7 @@ from setuptools import setup
 
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:)([^)#\s]+)(?:#[^)\s]*)?\)")
-NOTE = "`pip install jitree` installs it. Files and commands named here are those of the source distribution.\n"
+NOTE = "`pip install jitree` installs it. Files and commands named here are of the source distribution.\n"
 
 
 def named(link: re.Match[str]) -> str:
