@@ -57,7 +57,7 @@ def resolved(page: str, target: str) -> str:
 
 def sections(pages: dict[str, str]) -> list[Section]:
     """The tables of the index: links in first columns. The index itself comes first."""
-    found = [Section("All pages", [INDEX])]
+    found = [Section("", [INDEX])]
     for line in pages[INDEX].splitlines():
         if line.startswith("## "):
             found.append(Section(line.removeprefix("## "), []))

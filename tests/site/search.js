@@ -82,7 +82,8 @@ const ranked = (index, words) => {
     const score = found.reduce((sum, { weights, rare }) => sum + rare * weights[page], 0) + HEADING * named.has;
     const title = named.anchor ? `${index.titles[page]} > ${named.text}` : index.titles[page];
     return [[index.docnames[page], title, named.anchor, null, score * whole * folder, index.filenames[page], "text"]];
-  }).sort((one, other) => one[4] - other[4]); // the best is last, which is shown first
+  }).filter((result, _, all) => 5 * result[4] > Math.max(...all.map((other) => other[4])))
+    .sort((one, other) => one[4] - other[4]); // the best is last, which is shown first
 };
 
 Search._performSearch = (query, searchTerms) => ranked(Search._index, [...searchTerms]);
