@@ -51,6 +51,8 @@ def test_each_public_name_has_a_page(gathered: tuple[Path, dict[str, str]]) -> N
     for name in {*jitree.__all__, "compile"} - {"__version__"}:
         assert (gathered[0] / "reference" / f"jitree.{name}.rst").exists(), name
     assert all(said for _, _, said in reference.entries())
+    errors = (gathered[0] / "reference" / "jitree.errors.rst").read_text()
+    assert all(f"   {code.name}: " in errors for code in jitree.StatusCode if code)
     for name in ("i32", "i64", "f32", "f64"):  # aliases, which are neither classes nor functions
         assert (gathered[0] / "reference" / f"jitree.{name}.rst").read_text().count(".. py:data::") == 1, name
 
