@@ -151,6 +151,14 @@ def test_the_search(tmp_path: Path) -> None:
     ]
 
 
+def test_defaults_are_shown_as_in_the_source() -> None:
+    pytest.importorskip("sphinx")
+    from tests.site import conf
+
+    shown, _ = conf.signature(None, "class", "jitree.Session", jitree.Session, None, None, None)
+    assert shown and "= ContextFlags.NONE," in shown and "= write_to_stderr," in shown and "<" not in shown
+
+
 def test_environment_variables_are_listed() -> None:
     page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
     used = {
