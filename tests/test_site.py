@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from codeop import compile_command
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,17 @@ def test_the_search(tmp_path: Path) -> None:
         [narrow, kernels],
         [seeing],
     ]
+
+
+def test_the_tour_can_be_pasted_into_a_console() -> None:
+    """The console before Python 3.13 ends a compound statement at an empty line only."""
+    for block in blocks((ROOT / "docs" / "tour.md").read_text(encoding="utf-8"), "python"):
+        begun = ""
+        for line in [*block.splitlines(), ""]:
+            begun += line + "\n"
+            if compile_command(begun.removesuffix("\n"), symbol="single"):
+                begun = ""
+        assert not begun.strip(), begun
 
 
 def test_defaults_are_shown_as_in_the_source() -> None:
