@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 import jitree
+from jitree.cuda.device import CudaDevice
+from jitree.hal.enums import MemoryType
 from tests.api.test_failures import FAILURES
+from tests.cuda.fake import FakeDriver
 from tests.pages import ROOT, blocks
 from tests.site import drawings, finding, pages, performance, reference
 from tests.site.__main__ import short_list
@@ -77,6 +80,10 @@ def test_the_frequent_errors_are_those_that_are_raised() -> None:
     """Each message is one that a test has raised; "…" stands for what depends on the release or the file."""
     shown = [text.strip() for text in blocks(FAQ, "text")]
     raised = [golden.partition(" | ")[0] for _, golden in FAILURES.values()]
+    gpu = FakeDriver()
+    with pytest.raises(jitree.errors.ResourceExhaustedError) as full:
+        CudaDevice(gpu, 0).device_allocator.allocate(MemoryType.DEVICE_LOCAL, 0, 2 * gpu.memory)
+    raised.append(str(full.value))
     assert len(shown) >= 30
     for text in shown:
         pattern = ".*".join(re.escape(part) for part in text.split("…"))
