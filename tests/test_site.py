@@ -110,7 +110,7 @@ def test_questions_name_pages() -> None:
     made = {*reference.pages(), performance.PAGE, "index.md"}
     asked = finding.questions()
     assert len(asked) >= 30
-    for page in {page for question in asked for page in question.pages}:
+    for page in {page.partition("#")[0] for question in asked for page in question.pages}:
         assert (ROOT / f"{page}.md").exists() or {f"{page}.md", f"{page}.rst"} & made, page
 
 
@@ -150,13 +150,15 @@ def test_the_search(tmp_path: Path) -> None:
     assert finding.found(
         tmp_path, ["first NaN", "int4", "the zebra kernel", "zebra", "pack", "find infinity"]
     ) == [
-        [seeing, kernels],
+        [f"{seeing}#nan", kernels],
         [narrow],
         [kernels],
         [],
         [narrow, kernels],
-        [seeing],
+        [f"{seeing}#nan"],
     ]
+    assert finding.Question("", [seeing]).is_answered([f"{seeing}#nan"])
+    assert not finding.Question("", [f"{seeing}#nan"]).is_answered([seeing])
 
 
 def test_the_tour_can_be_pasted_into_a_console() -> None:

@@ -18,10 +18,15 @@ NODE: Final = shutil.which("node")
 
 
 class Question(NamedTuple):
-    """What a user searches for, and the pages that have the answer."""
+    """What a user searches for, and the pages that have the answer, or their headings (``page#anchor``)."""
 
     words: str
     pages: list[str]
+
+    def is_answered(self, results: list[str]) -> bool:
+        """Whether the first of the results have it."""
+        first = results[:FIRST]
+        return not {*self.pages}.isdisjoint([*first, *(result.partition("#")[0] for result in first)])
 
 
 def questions() -> list[Question]:
@@ -31,7 +36,7 @@ def questions() -> list[Question]:
 
 
 def found(html: Path, queries: list[str]) -> list[list[str]]:
-    """The pages that the search of a site gives for each query, the best first."""
+    """What the search of a site gives for each query, the best first: pages with the anchor of a heading."""
     asked = subprocess.run(
         [str(NODE), str(HERE / "ask.js"), str(html)],
         input=json.dumps(queries),
@@ -40,7 +45,7 @@ def found(html: Path, queries: list[str]) -> list[list[str]]:
         check=True,
         timeout=60,
     )
-    return [[name for name, _ in results] for results in json.loads(asked.stdout)]
+    return [[f"{name}{anchor}" for name, anchor in results] for results in json.loads(asked.stdout)]
 
 
 def unanswered(html: Path) -> Iterator[str]:
@@ -50,6 +55,5 @@ def unanswered(html: Path) -> Iterator[str]:
         return
     asked = questions()
     for question, results in zip(asked, found(html, [each.words for each in asked]), strict=True):
-        first = results[:FIRST]
-        if not {*question.pages} & {*first}:
-            yield f"Searching for {question.words!r} finds {first}, not {' or '.join(question.pages)}"
+        if not question.is_answered(results):
+            yield f"Searching for {question.words!r} finds {results[:FIRST]}, not {question.pages}"
