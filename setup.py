@@ -1,6 +1,9 @@
-"""Puts a bill of materials into the wheel (PEP 770): CycloneDX, the same bytes for the same files.
+"""Makes what ``pyproject.toml`` cannot state of the package: its page at an index, and a bill of materials.
 
-It lists what has to be installed beside jitree, and the files of machine code that come with it.
+An index shows README.md without links to files: a relative link leads to a file of the source distribution,
+and an index has none, so the name of the file takes the link's place. The wheel has a bill (PEP 770):
+CycloneDX, the same bytes for the same files, with what has to be installed beside jitree, and the files of
+machine code that come with it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from setuptools.command.bdist_wheel import bdist_wheel
 ROOT = Path(__file__).resolve().parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MACHINE_CODE = (".image", ".ptx")
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:)([^)#\s]+)(?:#[^)\s]*)?\)")
+NOTE = "`pip install jitree` installs it. Files and commands named here are of the source distribution.\n"
 
 
 def bill(version: str, files: Iterable[Path]) -> dict[str, Any]:
@@ -81,5 +87,28 @@ class Wheel(bdist_wheel):
         (folder / "jitree.cdx.json").write_text(text, encoding="utf-8")
 
 
+def named(link: re.Match[str]) -> str:
+    picture, words, path = link.groups()
+    if picture:
+        return f"{words}: `{path}`"
+    return f"`{path}`" if path.startswith(words) else f"{words} in `{path}`"
+
+
+def description(readme: str) -> str:
+    """The page with names of files in place of links to them and of pictures, outside of code."""
+    kept: list[str] = []
+    end = 0
+    for code in CODE.finditer(readme):
+        kept += [LINK.sub(named, readme[end : code.start()]), code.group(0)]
+        end = code.end()
+    title, _, text = "".join([*kept, LINK.sub(named, readme[end:])]).partition("\n\n")
+    first, _, rest = text.partition("\n\n")
+    return f"{title}\n\n{first}\n\n{NOTE}\n{rest.lstrip()}"
+
+
 if __name__ == "__main__":
-    setup(cmdclass={"bdist_wheel": Wheel})
+    setup(
+        cmdclass={"bdist_wheel": Wheel},
+        long_description=description((ROOT / "README.md").read_text(encoding="utf-8")),
+        long_description_content_type="text/markdown",
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 import shutil
 from fnmatch import fnmatch
 from pathlib import Path
@@ -54,6 +55,17 @@ def test_snippets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
     assert "  # 7" in README
     run_snippets(README, "README.md", tmp_path)
+
+
+def test_the_description_on_an_index_has_no_links_to_files() -> None:
+    """``setup.py`` makes it: each file is named, and what is not a link to a file stays as it is."""
+    described = runpy.run_path(str(ROOT / "setup.py"))["description"](README)
+    assert re.findall(r"\]\((?!https://)[^)]*\)", described) == []
+    files = [path for _, path in re.findall(r"\[([^\]]*)\]\((?!https:)([^)#]+)", README)]
+    assert len(files) > 20
+    assert all(f"`{path}`" in described and (ROOT / path).exists() for path in files)
+    assert blocks(described, "python") == blocks(README, "python")
+    assert described.count("https://") == README.count("https://")
 
 
 GALLERY = ROOT / "examples" / "gallery"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
+from codeop import compile_command
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import jitree
+from jitree.cuda.device import CudaDevice
+from jitree.hal.enums import MemoryType
 from tests.api.test_failures import FAILURES
+from tests.cuda.fake import FakeDriver
 from tests.pages import ROOT, blocks
 from tests.site import drawings, finding, pages, performance, reference
 from tests.site.__main__ import short_list
@@ -30,7 +37,7 @@ def test_each_page_is_in_the_table_of_contents_once(gathered: tuple[Path, dict[s
     listed: list[str] = []
     for path in folder.rglob("*.md"):
         for contents in re.findall(r"```\{toctree\}\n(.*?)```", path.read_text(), re.DOTALL):
-            listed += [name.removeprefix("/") for name in contents.split() if name.startswith("/")]
+            listed += re.findall(r"(?:^|<)/([^>\n]+)", contents, re.MULTILINE)
     written = {str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.md")}
     assert sorted(listed) == sorted((written | {"reference/index"}) - {"index"})
     assert texts.keys() == (pages.all_pages().keys() | {performance.PAGE, "parts.md"})
@@ -48,6 +55,10 @@ def test_each_public_name_has_a_page(gathered: tuple[Path, dict[str, str]]) -> N
     for name in {*jitree.__all__, "compile"} - {"__version__"}:
         assert (gathered[0] / "reference" / f"jitree.{name}.rst").exists(), name
     assert all(said for _, _, said in reference.entries())
+    errors = (gathered[0] / "reference" / "jitree.errors.rst").read_text()
+    assert all(f"   {code.name}: " in errors for code in jitree.StatusCode if code)
+    for name in ("i32", "i64", "f32", "f64"):  # aliases, which are neither classes nor functions
+        assert (gathered[0] / "reference" / f"jitree.{name}.rst").read_text().count(".. py:data::") == 1, name
 
 
 @pytest.mark.parametrize("path", HOW, ids=lambda path: path.stem)
@@ -66,9 +77,17 @@ def test_drawings(path: Path) -> None:
 
 
 def test_the_frequent_errors_are_those_that_are_raised() -> None:
+    """Each message is one that a test has raised; "…" stands for what depends on the release or the file."""
     shown = [text.strip() for text in blocks(FAQ, "text")]
+    raised = [golden.partition(" | ")[0] for _, golden in FAILURES.values()]
+    gpu = FakeDriver()
+    with pytest.raises(jitree.errors.ResourceExhaustedError) as full:
+        CudaDevice(gpu, 0).device_allocator.allocate(MemoryType.DEVICE_LOCAL, 0, 2 * gpu.memory)
+    raised.append(str(full.value))
     assert len(shown) >= 30
-    assert {*shown} <= {golden.partition(" | ")[0] for _, golden in FAILURES.values()}
+    for text in shown:
+        pattern = ".*".join(re.escape(part) for part in text.split("…"))
+        assert any(re.fullmatch(pattern, message) for message in raised), text
 
 
 def test_the_list_for_programs_has_all_pages(gathered: tuple[Path, dict[str, str]]) -> None:
@@ -82,11 +101,94 @@ def test_measurements_become_a_page() -> None:
     page = performance.page((ROOT / performance.SOURCE).read_text(encoding="utf-8"))
     assert "| local-sync, from device | 7 |" in page
     assert "load of 100 dispatches | 0." in page and "`ddddocr`" in page
+    slower = page.partition("## What is slower")[2].partition("\n## ")[0]
+    assert all(re.search(r"` \| 20\d\d-\d\d-\d\d \|$", row) for row in slower.splitlines() if "| 0." in row)
+    assert "against best" in slower
 
 
 def test_questions_name_pages() -> None:
-    assert len(finding.questions()) >= 10
-    assert all((ROOT / f"{page}.md").exists() for _, _, page in finding.questions())
+    made = {*reference.pages(), performance.PAGE, "index.md"}
+    asked = finding.questions()
+    assert len(asked) >= 30
+    for page in {page.partition("#")[0] for question in asked for page in question.pages}:
+        assert (ROOT / f"{page}.md").exists() or {f"{page}.md", f"{page}.rst"} & made, page
+
+
+INDEX: dict[str, Any] = {
+    "docnames": ["docs/kernels", "docs/seeing", "docs/programs/narrow_types"],
+    "filenames": ["", "", ""],
+    "titles": ["Replace a kernel", "See inside", "Narrow types"],
+    "alltitles": {
+        "Replace a kernel": [[0, None]],
+        "Find the first NaN": [[1, "nan"]],
+        "See inside": [[1, None]],
+    },
+    "terms": {"first": 0, "nan": 0, "i4": 2, "pack": [0, 2]},
+    "titleterms": {"replac": 0, "kernel": 0, "find": 1, "first": 1, "nan": 1, "see": 1, "insid": 1},
+    "objects": {},
+    "indexentries": {},
+}
+"""As Sphinx writes one: words of texts and of headings, by number of the page."""
+
+
+@pytest.mark.skipif(finding.NODE is None, reason="node is not installed")
+def test_the_search(tmp_path: Path) -> None:
+    """A word counts more in a heading, alike words are found, and a word that no page has hides none."""
+    sphinx = Path(pytest.importorskip("sphinx").__file__).parent
+    stemmers = sphinx / "search" / "minified-js"
+    data = [
+        "const stopwords = new Set(['the']);",
+        *((stemmers / f"{name}-stemmer.js").read_text(encoding="utf-8") for name in ("base", "english")),
+        "window.Stemmer = EnglishStemmer;",
+        (finding.HERE / "search.js").read_text(encoding="utf-8"),
+    ]
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "_static" / "language_data.js").write_text("\n".join(data), encoding="utf-8")
+    shutil.copy(sphinx / "themes" / "basic" / "static" / "searchtools.js", tmp_path / "_static")
+    (tmp_path / "searchindex.js").write_text(f"Search.setIndex({json.dumps(INDEX)})", encoding="utf-8")
+    kernels, seeing, narrow = INDEX["docnames"]
+    assert finding.found(
+        tmp_path, ["first NaN", "int4", "the zebra kernel", "zebra", "pack", "find infinity"]
+    ) == [
+        [f"{seeing}#nan", kernels],
+        [narrow],
+        [kernels],
+        [],
+        [narrow, kernels],
+        [f"{seeing}#nan"],
+    ]
+    assert finding.Question("", [seeing]).is_answered([f"{seeing}#nan"])
+    assert not finding.Question("", [f"{seeing}#nan"]).is_answered([seeing])
+
+
+def test_the_tour_can_be_pasted_into_a_console() -> None:
+    """The console before Python 3.13 ends a compound statement at an empty line only."""
+    for block in blocks((ROOT / "docs" / "tour.md").read_text(encoding="utf-8"), "python"):
+        begun = ""
+        for line in [*block.splitlines(), ""]:
+            begun += line + "\n"
+            if compile_command(begun.removesuffix("\n"), symbol="single"):
+                begun = ""
+        assert not begun.strip(), begun
+
+
+def test_defaults_are_shown_as_in_the_source() -> None:
+    pytest.importorskip("sphinx")
+    from tests.site import conf
+
+    shown, _ = conf.signature(None, "class", "jitree.Session", jitree.Session, None, None, None)
+    assert shown and "= ContextFlags.NONE," in shown and "= write_to_stderr," in shown and "<" not in shown
+
+
+def test_environment_variables_are_listed() -> None:
+    page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    used = {
+        name
+        for path in (ROOT / "jitree").rglob("*.py")
+        for name in re.findall(r"JITREE_[A-Z_]+", path.read_text(encoding="utf-8"))
+    }
+    inner = {"JITREE_API_VERSION", "JITREE_BUILD_STAMP"}  # of the interface in C; of builds of images
+    assert {name for name in used - inner if f"`{name}`" not in page} == set()
 
 
 def test_links_that_are_broken_are_found(tmp_path: Path) -> None:

@@ -104,10 +104,8 @@ class Session(Observable, Finalized, Remade):
         prefer: str | None = None,
         check_finite: bool | str | Iterable[str] = False,
     ) -> None:
-        """A session without modules.
-
-        ``device``: a URI (``local-sync``, ``cuda://0``), a device, several of either (a list, or a mapping of
-        names, in its order), or None for the first that can be created. Those given as URIs close with it.
+        """``device``: a URI (``local-sync``, ``cuda://0``), a device, several of either (a list, or a mapping
+        of names, in its order), or None for the first that can be created. Those given as URIs close with it.
         ``parameters``: what programs find by scope and key: archives (``scope=path``, ``path``; irpa,
         safetensors, gguf, npy, npz), mappings of keys to arrays or of scopes to such mappings, objects with
         ``state_dict()``; see :func:`jitree.params.open_providers`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -13,7 +14,9 @@ import pytest
 import jitree
 from jitree import Session
 from jitree.api.calls import conversion
+from jitree.vmfb.module import RELEASES, VERSIONS
 from tests.api.programs import ARITHMETIC, PROGRAMS
+from tests.pages import ROOT
 
 X: Final = np.arange(4, dtype=np.float32)
 ROW: Final = np.arange(4, dtype=np.int32)
@@ -47,6 +50,14 @@ def closed(p: Programs) -> Any:
     add = session.load(ARITHMETIC).add
     session.close()
     return add(X, X)
+
+
+def of_a_later_release() -> bytes:
+    module = bytearray(ARITHMETIC.read_bytes())
+    struct.pack_into(
+        "<I", module, module.index(struct.pack("<I", max(VERSIONS) << 16)), (1 + max(VERSIONS)) << 16
+    )
+    return bytes(module)
 
 
 FAILURES: Final[dict[str, tuple[Callable[[Programs], Any], str]]] = {
@@ -235,6 +246,39 @@ FAILURES: Final[dict[str, tuple[Callable[[Programs], Any], str]]] = {
         lambda p: closed(p),
         "FAILED_PRECONDITION; the context is closed; `sync func @add(%input0: tensor<4xf32>, %input1: te"
         "nsor<4xf32>) -> (%output0: tensor<4xf32>)`",
+    ),
+    "another version of bytecode": (
+        lambda p: p.session.load(of_a_later_release()),
+        "INVALID_ARGUMENT; bytecode version mismatch; runtime supports "
+        + ", ".join(f"{version}.0 (IREE {RELEASES[version]})" for version in VERSIONS)
+        + f"; module has {1 + max(VERSIONS)}.0 (a release after {RELEASES[max(VERSIONS)].split()[-1]}: a"
+        " later jitree may run it); loading bytecode module at '<bytes>'",
+    ),
+    "a file that is cut": (
+        lambda p: p.session.load(ARITHMETIC.read_bytes()[:5000]),
+        "INVALID_ARGUMENT; FlatBuffer length prefix out of bounds (prefix is 12988 but only 4932 availab"
+        "le); truncated: the header says 13,056 bytes, the file has 5,000; loading bytecode module at '<b"
+        "ytes>'",
+    ),
+    "a file that is no module": (
+        lambda p: p.session.load(b"# jitree\n" * 20),
+        "INVALID_ARGUMENT; FlatBuffer length prefix out of bounds (prefix is 1768562723 but only 176 avai"
+        "lable): the file is plain text, not a module; loading bytecode module at '<bytes>'",
+    ),
+    "a device that is not there": (
+        lambda p: Session("gpu"),
+        "NOT_FOUND; no driver 'gpu' registered; there are: local-sync, local-task, null, cuda; did you m"
+        "ean 'cuda'?",
+    ),
+    "a module that another one imports": (
+        lambda p: p.session.load(ROOT / "examples" / "custom_module" / "program.vmfb"),
+        "NOT_FOUND; required module 'activation' is not registered (modules before this one: hal, arithm"
+        "etic, outputs); a module must be loaded before those that import it; registering module 'program'",
+    ),
+    "a function that is not there": (
+        lambda p: p.module["predict"],
+        "NOT_FOUND; no function 'predict' exported by module 'arithmetic'; it exports add, add_named, twi"
+        "ce, square, scale, large, sums, consume, nothing, numbers",
     ),
 }  # fmt: skip
 """How each is caused, and its text up to the place of the call; behind a bar what the caret points at."""

@@ -28,17 +28,20 @@ html_theme = "furo"
 html_title = f"jitree {release}"
 html_show_sphinx = False
 html_static_path = ["site.css"]
-html_search_scorer = str(Path(__file__).with_name("scorer.js"))
+html_search_scorer = str(Path(__file__).with_name("search.js"))
 html_css_files = ["site.css"]
 
 
-def with_arguments(_app: Any, _what: str, _name: str, value: Any, _options: Any, *texts: str) -> Any:
-    """What a class takes, also where its ``__new__`` hands all of it on."""
+def signature(
+    _app: Any, _what: str, _name: str, value: Any, _options: Any, arguments: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """What is called takes and gives; defaults whose text is no Python, of functions and flags, are names."""
     initialise = getattr(value, "__init__", None)
-    if not isinstance(value, type) or not inspect.isfunction(initialise):
-        return None
-    parameters = [*inspect.signature(initialise).parameters.values()][1:]
-    return stringify_signature(inspect.Signature(parameters), unqualified_typehints=True), ""
+    if isinstance(value, type) and inspect.isfunction(initialise):  # also where __new__ hands all of it on
+        parameters = [*inspect.signature(initialise).parameters.values()][1:]
+        arguments = stringify_signature(inspect.Signature(parameters), unqualified_typehints=True)
+        result = ""
+    return arguments and re.sub(r"<(?:function |class ')?([\w.]+)[^<>]*>", r"\1", arguments), result
 
 
 def with_code(_app: Any, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:
@@ -76,4 +79,4 @@ def setup(app: Any) -> None:
     app.connect("source-read", with_drawings)
     app.connect("autodoc-process-docstring", with_parameters)
     app.connect("autodoc-process-docstring", with_code)
-    app.connect("autodoc-process-signature", with_arguments)
+    app.connect("autodoc-process-signature", signature)

@@ -1,80 +1,59 @@
-"""Checks the site's search: each question of ``questions.tsv`` finds its page among the first."""
+"""Checks the site's search: each question of ``questions.tsv`` finds its page among the first.
+
+Node runs what a browser runs: Sphinx' ``searchtools.js`` with ``search.js``, over the index of the site."""
 
 from __future__ import annotations
 
 import json
-import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 FIRST: Final = 3
 """A reader looks at so many results."""
-TITLE: Final = 15
-TERM: Final = 5
-"""What a word in the title of a page counts in Sphinx' search, and one in its text; the best one decides."""
+HERE: Final = Path(__file__).resolve().parent
+NODE: Final = shutil.which("node")
 
 
 class Question(NamedTuple):
-    """What a user wants to know, the words that he searches for, and the page that has the answer."""
+    """What a user searches for, and the pages that have the answer, or their headings (``page#anchor``)."""
 
-    question: str
     words: str
-    page: str
+    pages: list[str]
+
+    def is_answered(self, results: list[str]) -> bool:
+        """Whether the first of the results have it."""
+        first = results[:FIRST]
+        return not {*self.pages}.isdisjoint([*first, *(result.partition("#")[0] for result in first)])
 
 
 def questions() -> list[Question]:
-    lines = (Path(__file__).parent / "questions.tsv").read_text(encoding="utf-8").splitlines()
-    return [Question(*line.split("\t")) for line in lines if line and not line.startswith("#")]
+    lines = (HERE / "questions.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines if line and not line.startswith("#")]
+    return [Question(words, pages.split()) for words, pages in rows]
 
 
-def read_index(html: Path) -> dict[str, Any]:
-    text = (html / "searchindex.js").read_text(encoding="utf-8")
-    index: dict[str, Any] = json.loads(text[text.index("(") + 1 : text.rindex(")")])
-    return index
-
-
-def by_folder() -> dict[str, int]:
-    """What pages of a folder get beside: ``scorer.js`` has the table, for the browser too."""
-    text = (Path(__file__).parent / "scorer.js").read_text(encoding="utf-8")
-    return {folder: int(more) for folder, more in re.findall(r'"([\w/]+)": (-?\d+)', text)}
-
-
-def results(index: dict[str, Any], words: str) -> list[str]:
-    """Pages as the search of the site has them, the best first.
-
-    It finds titles that have what is looked for as it stands, and pages that have all words."""
-    from sphinx.search.en import SearchEnglish
-
-    language = SearchEnglish({})
-    names, titles, looked_for = index["docnames"], index["titles"], words.lower()
-    scores: dict[int, int] = {}
-    for title, places in index["alltitles"].items():
-        if looked_for in title.lower() and 2 * len(words) >= len(title):
-            for page, _ in places:
-                score = round(TITLE * len(words) / len(title)) + (titles[page] == title)
-                scores[page] = max(scores.get(page, 0), score)
-    found: dict[int, int] | None = None
-    for word in (
-        language.stem(word) for word in re.findall(r"\w+", looked_for) if language.word_filter(word)
-    ):
-        of_word: dict[int, int] = {}
-        for field, score in (("terms", TERM), ("titleterms", TITLE)):
-            pages = index[field].get(word, [])
-            of_word |= dict.fromkeys([pages] if isinstance(pages, int) else pages, score)
-        common = of_word.keys() if found is None else found.keys() & of_word.keys()
-        found = {page: max(of_word[page], (found or {}).get(page, 0)) for page in common}
-    for page, score in (found or {}).items():
-        scores[page] = max(scores.get(page, 0), score)
-    for page in scores:
-        scores[page] += sum(more for folder, more in by_folder().items() if names[page].startswith(folder))
-    return [names[page] for page in sorted(scores, key=lambda page: (-scores[page], titles[page].lower()))]
+def found(html: Path, queries: list[str]) -> list[list[str]]:
+    """What the search of a site gives for each query, the best first: pages with the anchor of a heading."""
+    asked = subprocess.run(
+        [str(NODE), str(HERE / "ask.js"), str(html)],
+        input=json.dumps(queries),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return [[f"{name}{anchor}" for name, anchor in results] for results in json.loads(asked.stdout)]
 
 
 def unanswered(html: Path) -> Iterator[str]:
-    """Questions whose page is not among the first results."""
-    index = read_index(html)
-    for question, words, page in questions():
-        found = results(index, words)[:FIRST]
-        if page not in found:
-            yield f"{question} Searching for {words!r} finds {found}, not {page}"
+    """Questions whose page is not among the first results; without node none is asked."""
+    if NODE is None:
+        print("node is not installed: the search is not asked")
+        return
+    asked = questions()
+    for question, results in zip(asked, found(html, [each.words for each in asked]), strict=True):
+        if not question.is_answered(results):
+            yield f"Searching for {question.words!r} finds {results[:FIRST]}, not {question.pages}"

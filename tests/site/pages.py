@@ -57,7 +57,7 @@ def resolved(page: str, target: str) -> str:
 
 def sections(pages: dict[str, str]) -> list[Section]:
     """The tables of the index: links in first columns. The index itself comes first."""
-    found = [Section("All pages", [INDEX])]
+    found = [Section("", [INDEX])]
     for line in pages[INDEX].splitlines():
         if line.startswith("## "):
             found.append(Section(line.removeprefix("## "), []))
@@ -94,12 +94,17 @@ def parents(pages: dict[str, str], listed: set[str]) -> dict[str, list[str]]:
     return below
 
 
-def contents(title: str, pages: list[str], hidden: bool = True) -> str:
+def contents(title: str, names: list[str], pages: dict[str, str], hidden: bool = True) -> str:
     """A table of contents for Sphinx; paths begin at the root of the site."""
     options = [":hidden:"] if hidden else []
     options += [f":caption: {title}"] if title else []
-    names = (f"/{page.removesuffix('.md').removesuffix('.rst')}" for page in pages)
-    return "\n".join(["", "```{toctree}", *options, "", *names, "```", ""])
+    entries = [
+        f"{short(pages[name])} </{name.removesuffix('.md')}>"
+        if name in pages
+        else f"/{name.removesuffix('.rst')}"
+        for name in names
+    ]
+    return "\n".join(["", "```{toctree}", *options, "", *entries, "```", ""])
 
 
 def rewritten(page: str, text: str, pages: dict[str, str]) -> tuple[str, set[str]]:
@@ -121,7 +126,7 @@ def rewritten(page: str, text: str, pages: dict[str, str]) -> tuple[str, set[str
         if path not in pages:
             files.add(path)
         elif words.endswith(".md"):  # the site has names of pages in place of those of files
-            words = headline(pages[path])
+            words = short(pages[path])
         return f"{picture}[{words}]({target}{anchor or ''})"
 
     kept: list[str] = []
@@ -146,9 +151,9 @@ def gather(target: Path, generated: dict[str, str]) -> dict[str, str]:
     chapters[-1].pages.append("parts.md")
     staged = {name: rewritten(name, text, pages) for name, text in pages.items()}
     for name, (text, files) in staged.items():
-        text += contents("", below.get(name, [])) if name in below else ""
+        text += contents("", below.get(name, []), pages) if name in below else ""
         if name == FRONT:
-            text += "".join(contents(*chapter) for chapter in chapters)
+            text += "".join(contents(*chapter, pages) for chapter in chapters)
         write(target / ("index.md" if name == FRONT else name), text)
         for file in files:
             (target / file).parent.mkdir(parents=True, exist_ok=True)
@@ -182,6 +187,11 @@ def parts_page(names: list[str], pages: dict[str, str]) -> str:
 
 def headline(text: str) -> str:
     return next(line for line in text.splitlines() if line.startswith("# ")).removeprefix("# ")
+
+
+def short(text: str) -> str:
+    """The headline, as far as the colon: what comes after it is for those who search."""
+    return headline(text).partition(": ")[0]
 
 
 def write(path: Path, text: str) -> None:

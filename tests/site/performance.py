@@ -23,8 +23,8 @@ SLOWER: Final = """
 
 Rows of its tables in which jitree takes longer:
 
-| What | Ratio | Measured by |
-| --- | --- | --- |
+| What | Ratio | Measured by | On |
+| --- | --- | --- | --- |
 """
 
 
@@ -72,16 +72,19 @@ def page(text: str) -> str:
     for table in tables(text):
         title = "" if table.section in {section for section, _ in means} else f"\n## {table.section}\n"
         title += f"\n`{table.command}`, {table.place}.\n\n{HEADS}"
+        day = re.search(r"20\d\d-\d\d-\d\d", table.place)
+        command = table.command.replace("|", r"\|")  # which would end a cell
+        measured = f"`{command}` | {day.group() if day else ''} |\n"
         for line in table.rows:
             if found := MEAN.match(line):
                 what, mean, programs, worst = found.groups()
                 row = f"| {what or 'all'} | {programs} | {mean} | {worst} |\n"
                 means.setdefault((table.section, table.command), [title]).append(row)
-                if what and "onnxruntime" in what and float(worst) < 1:
-                    slower.append(f"| {table.section}, {what}, at worst | {worst} | `{table.command}` |\n")
+                if what and what.startswith("against") and float(worst) < 1:
+                    slower.append(f"| {table.section}, {what}, at worst (mean {mean}) | {worst} | {measured}")
             elif (found := ROW.match(line)) and float(found.group(3)) < 1:
                 name, more = " ".join(found.group(1).split()), f", {found.group(4)}" if found.group(4) else ""
-                slower.append(f"| {table.section}: {name}{more} | {found.group(3)} | `{table.command}` |\n")
+                slower.append(f"| {table.section}: {name}{more} | {found.group(3)} | {measured}")
     said = "".join(f"* {sentence}\n" for sentence in sentences(text))
     all_means = "".join(row for rows in means.values() for row in rows)
     return FRONT + SLOWER + "".join(slower) + f"\nAnd in its text:\n\n{said}" + all_means

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 import types
+from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from itertools import pairwise
+from typing import Annotated, Any, Final, get_origin
 
 import jitree
 
@@ -78,16 +82,36 @@ def title(text: str) -> str:
     return f"{text}\n{'=' * len(text)}\n\n"
 
 
+@cache
+def meanings() -> dict[str, str]:
+    """What each status code means: the docstring behind it."""
+    (defined,) = ast.parse(inspect.getsource(jitree.StatusCode)).body
+    assert isinstance(defined, ast.ClassDef)
+    return {
+        ast.unparse(before.targets[0]): ast.literal_eval(after.value)
+        for before, after in pairwise(defined.body)
+        if isinstance(before, ast.Assign) and isinstance(after, ast.Expr)
+    }
+
+
 def directive(path: str, value: Any) -> str:
     """What has Sphinx write the documentation of one name."""
     if isinstance(value, types.ModuleType):
         names = [f"{path}.{name}" for name in exported(value)]
         return f".. automodule:: {path}\n\n" + "\n".join(directive(name, resolved(name)) for name in names)
+    if isinstance(value, type) and issubclass(value, jitree.StatusError) and value is not jitree.StatusError:
+        meaning = f"{value.code.name}: {meanings()[value.code.name]}"
+        options = "   :show-inheritance:\n   :members:\n   :exclude-members: code\n"
+        return f".. autoclass:: {path}\n{options}\n   {meaning}\n"
     if isinstance(value, type) and issubclass(value, int):
         return f".. autoclass:: {path}\n   :members:\n   :undoc-members:\n   :member-order: bysource\n"
     if isinstance(value, type):
+        inherited = "   :inherited-members: BaseException, Exception, object\n"
         hidden = f"   :exclude-members: {', '.join(MACHINERY.split())}\n"
-        return f".. autoclass:: {path}\n   :members:\n   :inherited-members: Exception, object\n{hidden}"
+        return f".. autoclass:: {path}\n   :members:\n{inherited}{hidden}"
+    if get_origin(value) is Annotated:  # an alias, which autodoc takes for a function
+        text = textwrap.indent(inspect.getdoc(value) or "", "   ")
+        return f".. py:data:: {path}\n   :type: {value.__origin__.__name__}\n\n{text}\n"
     if callable(value):
         return f".. autofunction:: {path}\n"
     return f".. autodata:: {path}\n"
