@@ -253,7 +253,7 @@ def check(number: int, rounds: int) -> Result:
     counts["alarms"] = alarms.came
     del session
     after = resources()
-    if after[0] > before[0] or after[1] != before[1]:
+    if after[0] > before[0] or after[1] - before[1]:  # what others left may end meanwhile
         found.append(f"case {number}: threads and descriptors {after}, {before} before")
     return found, counts
 
