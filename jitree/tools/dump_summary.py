@@ -164,6 +164,10 @@ def location_lines(module: ModuleTables) -> Iterator[str]:
         if not is_executable(segment.data):
             continue
         yield f"Executable in .rodata[{index}]:"
+        other = _other_machine(segment.data)
+        if other:
+            yield f"  compiled for {other}; what a library says is read where it can be loaded"
+            continue
         try:
             yield from _places(_native(segment.data))
         except StatusError as error:
@@ -182,6 +186,16 @@ def _places(functions: Iterable[tuple[str, list[str]]]) -> Iterator[str]:
         yield f"  {name}: {', '.join(places) or 'the module does not say'}"
 
 
+def _other_machine(data: memoryview) -> str:
+    """The architecture of a library that this machine cannot load, which may have another for itself."""
+    host = elf_format.host_architecture()
+    if bytes(data[:4]) != ELF or len(data) < 20 or host is None:
+        return ""
+    (machine,) = _MACHINE.unpack_from(data, 18)
+    is_known = data[4] in elf_format.WORD_SIZES and machine != host.machine
+    return elf_format.machine_name(machine, data[4]) if is_known else ""
+
+
 def _native(data: memoryview) -> Named:
     if not elf_format.is_fatelf(data) and bytes(data[:4]) != ELF:
         for export in executable_format.read(data).exports:
@@ -197,6 +211,8 @@ def _native(data: memoryview) -> Named:
         yield path, [f"{len(content)} bytes of source in the executable"]
 
 
+_MACHINE: Final = struct.Struct("<H")
+"""The machine of an ELF file."""
 _IMPORT_PREFIX: Final = "io_parameters."
 _SCOPE_ARGUMENT: Final = {"io_parameters.load": 4, "io_parameters.gather": 4, "io_parameters.scatter": 5}
 """Argument that holds the scope, by import. The last three are always key table, keys and spans."""
@@ -324,10 +340,12 @@ def _origin_lines(module: ModuleTables) -> Iterator[str]:
 
 def _processor_lines(module: ModuleTables) -> Iterator[str]:
     """What machine code is compiled for, as far as the module says."""
-    for target in targets(module):
+    found = targets(module)
+    for target in found:
         need = need_of(module, target.format)
         lack = f"; this one lacks {need.lacks()}" if need is not None else ""
-        yield f"Processor:  {target.cpu or ', '.join(sorted(target.features)) or 'any'}{lack}"
+        which = f" ({target.format})" if len(found) > 1 else ""
+        yield f"Processor:  {target.cpu or ', '.join(sorted(target.features)) or 'any'}{which}{lack}"
 
 
 def _span(names: Sequence[str]) -> str:

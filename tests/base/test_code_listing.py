@@ -18,9 +18,9 @@ import numpy as np
 import jitree
 
 sessions = []
-for name in ("llvm-cpu", "vmvx"):
+for path in ("tests/data/programs/digits.vmfb", "examples/digits/digits.vmvx.vmfb"):
     session = jitree.Session("local-sync", tier="native")
-    digits = session.load(f"examples/digits/digits.{name}.vmfb")
+    digits = session.load(path)
     digits.classify(np.zeros((8, 8), np.float32))
     while not digits.classify.is_direct:
         digits.classify(np.zeros((8, 8), np.float32))

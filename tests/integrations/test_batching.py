@@ -280,7 +280,9 @@ def test_a_second_event_loop_is_refused() -> None:
 @run
 async def test_a_time_that_is_none_is_refused() -> None:
     async with Batcher(np.negative) as batcher:
-        with pytest.raises(InvalidArgumentError, match="timeout: expected a number of seconds but got nan"):
+        with pytest.raises(
+            InvalidArgumentError, match="timeout: expected a number of seconds from 0 on but got nan"
+        ):
             await batcher(1, timeout=float("nan"))
         assert batcher.metrics["accepted"] == 0
 

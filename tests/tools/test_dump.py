@@ -277,3 +277,11 @@ def test_a_cut_file_shows_its_tables_and_then_what_is_missing(kept: int, tmp_pat
     cut.write_bytes(cut.read_bytes()[:5000])
     outcome = jitree("dump", str(cut))
     assert outcome.code == 1 and outcome.stdout == "" and "truncated: the header says 6,208" in outcome.stderr
+
+
+def test_locations_of_libraries_for_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those for others are named, and are no failure."""
+    module = ROOT / "examples" / "digits" / "digits.llvm-cpu.vmfb"
+    assert dump.main(["--output=locations", str(module)]) == 0
+    text = capsys.readouterr().out
+    assert "where it can be loaded" in text and "classify_dispatch_5_vecmat_10x64_f32: <stdin>:8" in text

@@ -8,6 +8,7 @@ their job. The thread that submits the list also looks at its operation, and has
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from _thread import _local
 from collections import Counter
@@ -71,7 +72,9 @@ def end_call(error: BaseException | None) -> None:
     submissions are not wanted. The caller of the latter may use what the call wrote to: they end first."""
     global _calls_ended
     _calls_ended += 1
-    if error is not None:  # an interrupt may have come before what a job was to end with was asked for
+    if (
+        error is not None and not sys.is_finalizing()
+    ):  # an interrupt may have kept a job's error from its taker
         from jitree.base.callbacks import take_kept
 
         take_kept()
