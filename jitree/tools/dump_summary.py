@@ -187,7 +187,7 @@ def _places(functions: Iterable[tuple[str, list[str]]]) -> Iterator[str]:
 
 
 def _other_machine(data: memoryview) -> str:
-    """The architecture of a library that this machine cannot load, which may have another for itself."""
+    """Names the architecture of a library that this machine cannot load, else nothing."""
     host = elf_format.host_architecture()
     if bytes(data[:4]) != ELF or len(data) < 20 or host is None:
         return ""

@@ -9,7 +9,7 @@ const ALIKE = [
   "op operator operation", "gpu cuda nvidia", "weight parameter checkpoint", "leak live", "docker podman container",
   "kubernetes k8s pod", "cluster machine", "http rest server serve serving endpoint", "llm language decoder gpt",
   "async asynchronous await asyncio", "timeout cancel deadline", "untrusted stranger malicious hostile sandbox",
-  "thread core multithread multithreading", "concurrent thread", "multiple several two many", "slow bottleneck profile time",
+  "thread core multithread multithreading", "concurrent thread", "multiple several two many", "slow slower bottleneck profile time",
   "fast faster speed performance", "benchmark measure performance", "convert compile export import",
   "hardware processor cpu", "arm arm64 aarch64", "mac macos osx darwin", "nan inf infinity finite", "layer node dispatch",
   "print show dump", "inspect look inside", "dynamic variable open", "size shape dimension", "jupyter notebook",
@@ -20,6 +20,8 @@ const ALIKE = [
   "internals architecture works", "debug debugger breakpoint step", "numpy ndarray array", "stream streaming streamed", "model module program", "usage use used", "safe safety",
   "jit compiled native", "environment variable", "allocation memory", "offline network internet",
 ];
+// What users write besides, and what pages have by chance.
+const SAYS_NOTHING = "much very than during running happen where did does get make can my want need way while inference";
 // Pages that say how to do something stand before those on how jitree is made.
 const BY_FOLDER = {
   "docs/": 1.3, "docs/README": 0.3, "docs/how/": 0.8, "docs/layout": 0.6, "docs/tour": 0.8, "index": 0.5, "examples/": 1.1,
@@ -55,7 +57,9 @@ const ranked = (index, words) => {
   const stems = (text) => splitQuery(text.toLowerCase()).map((word) => stemmer.stemWord(word));
   const pages = outline(index, stems);
   const alike = ALIKE.map(stems);
-  const sought = words.map((word) => {
+  const nothing = new Set(stems(SAYS_NOTHING));
+  const telling = words.filter((word) => !nothing.has(word));
+  const sought = (telling.length ? telling : words).map((word) => {
     const others = alternatives(index, word, alike);
     const best = (has) => Math.max(0, ...[...others].map(([other, much]) => much * has(other)));
     const holds = (terms, other, page) => Object.hasOwn(terms, other) && [terms[other]].flat().includes(page);
@@ -78,7 +82,7 @@ const ranked = (index, words) => {
     }).reduce((best, heading) => (heading.has > best.has ? heading : best), { has: 0, anchor: "", text: "" });
     const folder = Object.entries(BY_FOLDER)
       .reduce((product, [prefix, much]) => (index.docnames[page].startsWith(prefix) ? product * much : product), 1);
-    const whole = found.reduce((sum, { rare }) => sum + rare, 0) / all;
+    const whole = Math.sqrt(found.reduce((sum, { rare }) => sum + rare, 0) / all);
     const score = found.reduce((sum, { weights, rare }) => sum + rare * weights[page], 0) + HEADING * named.has;
     const title = named.anchor ? `${index.titles[page]} > ${named.text}` : index.titles[page];
     return [[index.docnames[page], title, named.anchor, null, score * whole * folder, index.filenames[page], "text"]];
