@@ -152,6 +152,9 @@ TESTS = {
         "codegen/test_image_damage.py::test_lying_lengths_are_a_miss",
         "codegen/test_image.py::test_file_of_another_user_is_a_miss",
     ],
+    "An interrupt while machine code got memory": [
+        "modules/test_hal_refilling.py::test_an_interrupt_while_arenas_are_made"
+    ],
 }
 """By a part of the line."""
 
