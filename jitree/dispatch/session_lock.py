@@ -249,7 +249,9 @@ class ContextGate(abc.ABC):
     # -- waiting ---------------------------------------------------------------------------------------
 
     def turn_of(self, function: BytecodeFunction) -> AbstractContextManager[object]:
-        """Keeps others from the variables of a call that is going to wait."""
+        """Keeps others from the variables of an outermost call that is going to wait."""
+        if self.gate[NESTING] > 1:
+            return nullcontext()
         from jitree.dispatch.variables import turn_of  # few calls wait
 
         return turn_of(self, function.record)

@@ -129,9 +129,9 @@ def uses_variables(function: FunctionRecord) -> bool:
 
 
 def turn_of(gate: Gate, function: FunctionRecord) -> AbstractContextManager[object]:
-    """The turn, for a call that is going to wait. A call inside of one that waits goes without. The lock of
-    the context must be held."""
-    if gate.turn.locked() or not uses_variables(function):
+    """The turn, for a call that is going to wait. The lock of the context must be held, and no other call
+    has it: this one has begun. A thread that has waited for the last one may still hold that for a moment."""
+    if not uses_variables(function):
         return nullcontext()
     gate.turn_loop = id(cancel_scopes.running_loop())
     gate.turn = allocate_lock()  # left in C: no interrupt comes before it is free again

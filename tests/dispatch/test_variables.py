@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from _thread import LockType
 from collections.abc import Iterator
 from functools import partial
 
@@ -46,11 +47,16 @@ class Slow:
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
+        self.waker: LockType | None = None
+        """Taken while the function runs, as by another thread."""
         self.opened = threading.Event()
         self.waiting = threading.Event()
         self.module: HostModule = HostFunctions("slow", [("pass", "0i_i", self._pass)])
 
     def _pass(self, value: int) -> Pending:
+        if self.waker is not None:
+            self.waker.acquire()
+
         def wait(timeout: float | None) -> bool:
             time.sleep(0)
             if value == HELD:
@@ -178,6 +184,18 @@ def test_a_wait_for_the_turn_ends(vm: Vm, slow: Slow) -> None:
     assert vm.context.invoke(vm.function("constant")) == [5]
     slow.opened.set()
     assert first.end() == [HELD] and vm.call("peek") == [HELD]
+
+
+def test_a_thread_that_wakes_keeps_no_turn_from_the_next_call(vm: Vm, slow: Slow) -> None:
+    """It holds the lock of the last turn for a moment."""
+    slow.waker = vm.context.invoker.turn
+    first = Call(vm, "add", HELD)
+    assert slow.waiting.wait(SECONDS)
+    slow.waker.release()
+    with pytest.raises(DeadlineExceededError), deadline(0.05):
+        vm.context.invoke(vm.function("peek"))
+    slow.opened.set()
+    assert first.end() == [HELD]
 
 
 def test_failed_calls_end_their_turn(vm: Vm, slow: Slow) -> None:
