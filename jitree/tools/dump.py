@@ -353,7 +353,7 @@ def main(flags: ParsedFlags) -> int:
 
 
 def _read(archive: Archive) -> tuple[ModuleTables, InvalidArgumentError | None]:
-    """Reads tables, also of a file that is cut behind them: missing bytes are zeros then.
+    """Reads tables. Bytes that are missing at the end of a file are taken for zeros.
 
     It gives what is wrong, too."""
     try:

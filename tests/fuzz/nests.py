@@ -43,7 +43,7 @@ LENGTH: Final = 512
 ALL_PASSES_EVERY: Final = 16
 """Of so many nests one goes through all that LLVM does for a program, which takes as long as two others."""
 AUTO_EVERY: Final = 3
-"""Of so many calls one begins anew on ``auto``, which needs a context of its own."""
+"""How many calls there are for each one on ``auto``, which needs a new context."""
 APART: Final = tuple(LENGTH * (2 * ref + 1) for ref in range(REFS))
 """Where in the block."""
 
@@ -237,7 +237,7 @@ class Tier:
 def called(
     loaded: BytecodeModule, tier: str, numbers: Sequence[int], places: Sequence[int] = APART
 ) -> Outcome:
-    """A call of ``f`` in a context of its own."""
+    """Calls ``f`` in a new context."""
     with Tier(loaded, tier) as anew:
         return anew.call(numbers, places)
 

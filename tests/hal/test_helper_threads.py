@@ -117,7 +117,7 @@ def _list(groups: int, turns: int) -> tuple[CommandList, np.ndarray, np.ndarray]
     for _ in range(3):
         dispatch(commands, BUSY, (groups, 1, 1), [turns], visits, workers)
         commands.barrier()
-    return commands, visits, workers  # whoever runs the list keeps both
+    return commands, visits, workers  # the caller keeps the last two while the list runs
 
 
 def test_lists_end_without_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:

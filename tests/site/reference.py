@@ -84,7 +84,7 @@ def title(text: str) -> str:
 
 @cache
 def meanings() -> dict[str, str]:
-    """What each status code means: the docstring behind it."""
+    """What each status code means: the docstring that follows it."""
     (defined,) = ast.parse(inspect.getsource(jitree.StatusCode)).body
     assert isinstance(defined, ast.ClassDef)
     return {
