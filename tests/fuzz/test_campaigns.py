@@ -68,7 +68,7 @@ ROWS = {
         range(2, 8), lambda counts: counts["calls"] > counts["calls that end with a status"] > 0
     ),
     "interruptions": Row(range(3), lambda counts: counts["rounds"] == 3 * 34),
-    "tensors": Row(range(2)),
+    "tensors": Row(range(1)),
     "machines": Row(range(3), lambda counts: counts["double"] and counts["threads"]),
     "faults": Row(
         range(63),
