@@ -1,5 +1,5 @@
 """Small random programs of tensors, with odd shapes and types, which iree-compile compiles here: kernels of
-VMVX and of the processor, on all tiers, give what numpy gives.
+VMVX and of the processor give what numpy gives, and the same bits on all tiers and devices.
 
 Where the compiler is not installed there is no case. Compiling takes most of the time: a case is a module of
 several programs, and each of them alone where the compiler refuses one.
@@ -174,22 +174,31 @@ def run(case: Case) -> Result:
             counts[f"{target}: not compiled"] += 1
             continue
         counts[CASES] = len(case)
+        first: dict[tuple[int, int], Array] = {}
         for device, tier in ((device, tier) for device in DEVICES for tier in TIERS):
             with jitree.Session(device, tier=tier) as session:
                 loaded = session.load(module)
-                for place, program in enumerate(case):
-                    found += differences(loaded[f"f{place}"], program, f"{target}, {device}, {tier}")
-                    counts["calls"] += CALLS
+                for place, call in ((place, call) for place in range(len(case)) for call in range(CALLS)):
+                    given = arguments(case[place], call)
+                    result = np.asarray(loaded[f"f{place}"](*given))
+                    like = first.setdefault((place, call), result)
+                    counts["calls"] += 1
+                    if not is_right(result, expected(case[place], given), like):
+                        where = f"call {call} of program {case[place].seed[1]} on {target}, {device}, {tier}"
+                        found.append(f"{where}: {result}, at first {like}")
     return found, counts
 
 
-def differences(function: jitree.Function, program: Program, where: str) -> Iterator[str]:
-    """What some calls of a program give that numpy does not."""
-    for call in range(CALLS):
-        given = arguments(program, call)
-        result, right = np.asarray(function(*given)), expected(program, given)
-        if result.dtype != right.dtype or not np.array_equal(result, right):
-            yield f"call {call} of program {program.seed[1]} on {where}: {result}, not {right}"
+def is_right(result: Array, right: Array, like: Array) -> bool:
+    """Whether a result is that of numpy, and of another tier or device. What the compiler makes for VMVX adds
+    floats in another order than the program, ``(a - b) + b`` is ``a``, and iree.runtime gives the same."""
+    if result.dtype != right.dtype or result.tobytes() != like.tobytes():
+        return False
+    return (
+        np.allclose(result, right, rtol=1e-4, atol=1e-4)
+        if right.dtype.kind == "f"
+        else np.array_equal(result, right)
+    )
 
 
 CAMPAIGN: Final = Campaign(
