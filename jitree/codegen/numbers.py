@@ -22,8 +22,10 @@ INT32_MIN: Final = -(2**31)
 INT64_MIN: Final = -(2**63)
 TWO_POWER_63: Final = 2.0**63
 TWO_POWER_64: Final = 2.0**64
-INVALID_NAN: Final = math.inf - math.inf
+PROCESSOR_NAN: Final = math.inf - math.inf
 """What the processor gives for an invalid operation; its sign differs between machines."""
+INVALID_NAN: Final = -math.nan
+"""What functions give for an invalid operand, on every machine: code for one is made on another, too."""
 
 
 def i8(x: int) -> int:
@@ -259,14 +261,14 @@ def divide(lhs: float, rhs: float) -> float:
     if rhs != 0.0:
         return lhs / rhs
     if lhs == 0.0:
-        return INVALID_NAN
+        return PROCESSOR_NAN
     if lhs != lhs:
         return lhs
     return math.copysign(math.inf, lhs) * math.copysign(1.0, rhs)
 
 
 def square_root(x: float) -> float:
-    return math.sqrt(x) if x >= 0.0 else (x if x != x else INVALID_NAN)
+    return math.sqrt(x) if x >= 0.0 else (x if x != x else PROCESSOR_NAN)
 
 
 def round_down(x: float) -> float:

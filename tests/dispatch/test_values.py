@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from jitree.codegen.numbers import INVALID_NAN as NAN
+from jitree.codegen.numbers import PROCESSOR_NAN as NAN
 from jitree.errors import InvalidArgumentError, OutOfRangeError
 from tests.assembler import Assembler
 from tests.dispatch.harness import TIERS, Vm, load

@@ -195,6 +195,22 @@ def test_powers_of_no_number_are_those_of_the_c_library() -> None:
         assert powers.view(np.uint32).tolist() == expected.view(np.uint32).tolist()
 
 
+INVALID_OPERANDS = [
+    ("log.f32", (0xBF800000,), 0xFFC00000), ("log2.f32", (0xFF800000,), 0xFFC00000),
+    ("log10.f32", (0xBF800000,), 0x7FC00000), ("log1p.f32", (0xC0000000,), 0xFFC00000),
+    ("sin.f32", (0x7F800000,), 0xFFC00000), ("cos.f32", (0xFF800000,), 0xFFC00000),
+    ("pow.f32", (0xC0000000, 0x3F000000), 0xFFC00000),
+]  # fmt: skip
+"""Function, operands and the NaN they give: the same one on every tier and processor."""
+
+
+@pytest.mark.parametrize(("mnemonic", "operands", "expected"), INVALID_OPERANDS)
+def test_an_invalid_operand_gives_one_nan(mnemonic: str, operands: tuple[int, ...], expected: int) -> None:
+    arguments = [_bits(*[operand] * 5) for operand in operands]
+    for results in (compiled(mnemonic)(*arguments), _plain(mnemonic, arguments)):
+        assert set(results.view(np.uint32).tolist()) == {expected}
+
+
 def test_powers_half_way_between_two_numbers() -> None:
     """Their binary64 value has 25 bits; the even neighbour is the result."""
     for base, exponent in POWERS:
