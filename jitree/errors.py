@@ -116,7 +116,7 @@ def not_installed(error: ImportError) -> str:
     if package in _COMPILERS:
         return (
             f"the Python package {package} is not installed; numba and llvmlite compile machine code: "
-            "install them with pip install numba llvmlite"
+            "pip install jitree brings them"
         )
     return f"the Python package {package} is not installed; install it with pip install {package}"
 

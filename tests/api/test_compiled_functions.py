@@ -146,7 +146,7 @@ def test_without_numba_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) 
     custom.export("twice", signature="i32 -> i32", jit=True)(lambda x: x + x)
     with Session("local-sync", tier="plain") as session:
         module = session.load(custom)
-        with pytest.raises(UnavailableError, match=r"'<lambda>' is to be compiled .* pip install numba"):
+        with pytest.raises(UnavailableError, match=r"'<lambda>' is to be compiled .* pip install jitree"):
             module.twice(21)
 
 

@@ -158,7 +158,7 @@ def failing(error: BaseException) -> int:
         (
             ModuleNotFoundError("No module named 'llvmlite.binding'", name="llvmlite.binding"),
             "UNAVAILABLE; the Python package llvmlite is not installed; numba and llvmlite compile machine "
-            "code: install them with pip install numba llvmlite",
+            "code: pip install jitree brings them",
         ),
         (
             ImportError("libLLVM.so: no such file"),
