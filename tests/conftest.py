@@ -14,7 +14,7 @@ from jitree.codegen import image
 from jitree.codegen.image.flat import hashed
 from jitree.codegen.image.shipped import CHECKED, STAMP_FILE, STAMP_VARIABLE
 from jitree.tools import build_stamp
-from tests import collecting
+from tests import collecting, emulation
 
 # Examples are judged by their results: on a busy machine any of them may be slow once. A run tries those that
 # the last one tried, so that it fails for a change alone; `--hypothesis-profile explore` tries others.
@@ -70,6 +70,14 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     collecting.sort_files(items)
+    emulation.leave_out(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    emulation.excuse(report)
+    return report
 
 
 def pytest_configure(config: pytest.Config) -> None:

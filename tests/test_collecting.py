@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests import collecting
+from tests import collecting, emulation
 
 
 def test_workers_begin_with_other_files() -> None:
@@ -69,3 +69,13 @@ def test_only_workers_of_all_tests_import_them(monkeypatch: pytest.MonkeyPatch) 
     collecting.import_shared(named)
     names = sorted(imported)
     assert len(names) > 300 and names[0] != imported[0] and __name__ in names
+
+
+def test_what_emulation_leaves_out_is_there() -> None:
+    """Each row of the table names a file, and tests that it has."""
+    root = Path(collecting.__file__).parents[1]
+    for pattern, reason in emulation.rows():
+        file, _, test = pattern.partition("::")
+        assert reason and list(root.glob(file)), pattern
+        name = test.partition("*")[0].partition("[")[0]
+        assert all(f"def {name}" in path.read_text() for path in root.glob(file)), pattern

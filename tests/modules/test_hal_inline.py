@@ -24,6 +24,7 @@ from jitree.hal.executable import Executable
 from jitree.modules.hal_loader import MAXIMUM_BINDINGS
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
+from tests.loaders.samples import FORMAT
 from tests.modules.helpers import text
 
 DATA = Path(__file__).parent.parent / "data"
@@ -167,7 +168,7 @@ def test_references_are_checked_and_named(inline: Imports) -> None:
 @pytest.fixture
 def executable(loader: Imports) -> Executable:
     data = VmBuffer.alias(KERNELS.read_bytes())
-    loaded: Executable = loader("executable.load", text("embedded-elf-x86_64"), data, None)
+    loaded: Executable = loader("executable.load", text(FORMAT), data, None)
     return loaded
 
 
@@ -178,12 +179,12 @@ def floats(*values: float) -> VmBuffer:
 
 
 def test_formats(loader: Imports) -> None:
-    assert loader("executable.query_support", text("embedded-elf-x86_64")) == 1
+    assert loader("executable.query_support", text(FORMAT)) == 1
     assert loader("executable.query_support", text("spirv")) == 0
     with pytest.raises(NotFoundError, match="spirv"):
         loader("executable.load", text("spirv"), VmBuffer(4), None)
     with pytest.raises(InvalidArgumentError, match="32-bit words"):
-        loader("executable.load", text("embedded-elf-x86_64"), VmBuffer(4), VmBuffer(3))
+        loader("executable.load", text(FORMAT), VmBuffer(4), VmBuffer(3))
 
 
 @pytest.mark.parametrize(("character", "cconv"), [("I", "0rIiiiCiDCrIID_v"), ("i", "0riiiiCiDCrIID_v")])
