@@ -23,10 +23,9 @@ CALLS = PREPARED_AFTER + 1
 """The last of so many is made by machine code, in a process that has prepared it."""
 
 _HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
-needs_machine_code = pytest.mark.skipif(
-    sys.implementation.name != "cpython" or not _HAS_GIL,
-    reason="machine code makes calls of CPython with the GIL",
-)
+_IS_KNOWN = sys.implementation.name == "cpython" and _HAS_GIL
+_WHY = "machine code makes calls of CPython with the GIL"
+needs_machine_code = pytest.mark.skipif(not _IS_KNOWN, reason=_WHY)
 
 
 def prepare_calls() -> None:
@@ -37,6 +36,8 @@ def prepare_calls() -> None:
 
 def direct(function: Function, *arguments: Any) -> Function:
     """The function, which machine code calls from now on."""
+    if not _IS_KNOWN:
+        pytest.skip(_WHY)
     for _ in range(PREPARED_AFTER):
         function(*arguments)
     assert function.is_direct
