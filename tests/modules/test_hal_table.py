@@ -33,12 +33,12 @@ DECLARED_ROWS = [
 
 def test_the_table_has_every_import_of_the_release() -> None:
     ours = {(row.name, row.cconv): parse_parameters(row.parameters) for row in ROWS}
-    assert len(ours) == len(ROWS) == 60
+    assert len(ours) == len(ROWS) >= 60
     assert ours == {(name, cconv): parse_parameters(text) for name, cconv, text in DECLARED_ROWS}
 
 
 def test_a_module_that_imports_all_of_them_links() -> None:
-    module = Assembler("everything").dependency("hal", 7)
+    module = Assembler("everything").dependency("hal", HalModule.version)
     for name, cconv, _ in DECLARED_ROWS:
         module.import_function(f"hal.{name}", cconv)
     for name in HAL_TYPES:
@@ -74,7 +74,7 @@ def test_a_function_of_a_module_that_another_thread_imports(
 
 def test_versions_names_and_conventions_that_do_not_exist() -> None:
     with Session("null", tier="plain") as session:
-        newer = Assembler("newer").dependency("hal", 8).function("f", "0v_v", "return")
+        newer = Assembler("newer").dependency("hal", HalModule.version + 1).function("f", "0v_v", "return")
         with pytest.raises(NotFoundError, match="hal"):
             session.load(newer.build())
         missing = Assembler("missing").import_function("hal.buffer.frobnicate", "0r_v")

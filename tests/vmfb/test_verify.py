@@ -151,7 +151,7 @@ def instruction_offsets(text: str) -> list[int]:
 @pytest.mark.parametrize(
     ("code", "bytecode", "expected"),
     [
-        ("89", 17, INVALID_ARGUMENT),
+        ("DF", 17, INVALID_ARGUMENT),
         ("85 00 00", 15, INVALID_ARGUMENT),
         ("87", 16, INVALID_ARGUMENT),
         ("E0 3F", 17, INVALID_ARGUMENT),

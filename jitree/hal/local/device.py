@@ -353,9 +353,9 @@ class LocalDevice(Device):
 
     def _execute(self, queue_affinity: int, bound: BoundCommands) -> None:
         """Runs a command list on the calling thread, and on workers, if any."""
-        executor.execute(bound.commands, bound.addresses, bound.lengths, bound.accesses, self._logged())
+        executor.execute(bound.commands, bound.addresses, bound.lengths, bound.accesses, self._profile_log())
 
-    def _logged(self) -> tuple[int, int]:
+    def _profile_log(self) -> tuple[int, int]:
         """What the executor is told of a profile: the address of the log, and the number of the operation."""
         if self._log is None or not self.profiler.mode:
             return NOT_LOGGED

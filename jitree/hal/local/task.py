@@ -166,7 +166,7 @@ class TaskDevice(LocalDevice):
 
     def _execute(self, queue_affinity: int, bound: BoundCommands) -> None:
         team = self._team(queue_affinity)
-        team.execute(bound.commands, bound.addresses, bound.lengths, bound.accesses, self._logged())
+        team.execute(bound.commands, bound.addresses, bound.lengths, bound.accesses, self._profile_log())
 
 
 class TaskDriver(LocalDriver):
