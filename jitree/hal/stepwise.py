@@ -50,7 +50,7 @@ from jitree.hal.command_layout import (
     Job,
     List,
 )
-from jitree.hal.command_list import COMMAND_ROW, KIND_COLLECTIVE
+from jitree.hal.command_list import COMMAND_ROW, KIND_COLLECTIVE, entries_of
 from jitree.hal.executable import LocalExecutable, prepared_executables
 from jitree.hal.local.failure import dispatched_function
 from jitree.hal.transfers import Copy, Read, Transfer, Write
@@ -138,6 +138,8 @@ class DeviceStep(ObservedEvent):
         """Number among the dispatches of the submission."""
         self.look = look
         """Looks at the memory of its operands, while it is observed."""
+        self.left_to = ""
+        """The dispatch with which a kernel of the user does its work: it does nothing itself."""
 
     @property
     def written(self) -> tuple[int, ...] | None:
@@ -266,7 +268,8 @@ class ToldList:
 
     def begin(self, address: int, kernel_of: Callable[[int], tuple[Any, str, int]]) -> None:
         """A row is about to be executed; ``kernel_of`` finds the function of an entry point."""
-        row = self._rows[(address - self._begin) // _ROW_SIZE]
+        number = (address - self._begin) // _ROW_SIZE
+        row = self._rows[number]
         first, count = row[_OPERAND], row[_COUNT] + (row[_KIND] == KIND_DISPATCH_INDIRECT)
         job = self._job
         operands = zip(
@@ -281,8 +284,20 @@ class ToldList:
             constants = _numbers(
                 self._list[_LIST.constants], row[_CONSTANT], row[_CONSTANTS], ctypes.c_uint32
             )
-        self._step = step_of(row, tuple(operands), constants, kernel, self._index)
+        self._step = step = step_of(row, tuple(operands), constants, kernel, self._index)
+        replacing = None if kernel is None else kernel[0].replacing(kernel[2])
+        if replacing is not None and len(replacing.run) > 1:
+            step.left_to = self._left_to(number, replacing.run, kernel_of)
         tell(self._step, [reader.begins for reader in self.readers])
+
+    def _left_to(
+        self, number: int, run: Sequence[int], kernel_of: Callable[[int], tuple[Any, str, int]]
+    ) -> str:
+        """The dispatch with which a run is done that a row is in, but for the last one of it."""
+        found, place = entries_of(self._rows), len(entries_of(self._rows[:number]))
+        firsts = [place - index for index, entry in enumerate(run[:-1]) if entry == found[place]]
+        is_there = any(first >= 0 and found[first : first + len(run)] == [*run] for first in firsts)
+        return kernel_of(run[-1])[1] if is_there else ""
 
     def end(self) -> bool:
         """The row has been executed; whether it was the last one."""

@@ -3,9 +3,6 @@
 While there is one, devices execute commands one by one (:mod:`jitree.hal.stepwise`). Memory that a program
 asks for is filled with a pattern, so that what a dispatch writes there can be told from what was left there;
 a program that reads before it writes reads that.
-
-Programs bind all of their constants to each dispatch, and say in a number of the dispatch, a push constant,
-where in them the weights of a product of matrices begin. What else such numbers are for, other tensors tell.
 """
 
 from __future__ import annotations
@@ -35,13 +32,11 @@ from jitree.observe.regions import (
     joined,
     outputs_of,
     overlaps,
+    place_factors,
 )
 from jitree.observe.tensors import (
     ALIKE,
-    ELEMENTS_NAMED,
-    NAMED,
     READ,
-    UNKNOWN,
     Comparison,
     Digest,
     Group,
@@ -54,61 +49,11 @@ if TYPE_CHECKING:
     from jitree.hal.device import Device
     from jitree.hal.executable import Executable
     from jitree.hal.stepwise import Look
-    from jitree.observe.export_names import ExportName
     from jitree.regs.handles import HandleTable
-
-_ALIGNMENT: Final = 64
-"""Tensors in a block begin at multiples of it."""
 
 _ANY_QUEUE: Final = -1
 PATTERN: Final = 0x5A
 """Neither zero nor, as a number of any type, anything but finite."""
-
-
-def place_factors(
-    inputs: Sequence[ObservedTensor],
-    outputs: Sequence[ObservedTensor],
-    operands: Sequence[Extent],
-    name: ExportName,
-    constants: Sequence[int],
-) -> None:
-    """Gives inputs, whole blocks of constants, the part that the dispatch's name says. Its constants say it
-    too. That is so where there is one way only: as many blocks as places and operands that nothing else
-    explains."""
-    blocks = [tensor for tensor in inputs if _is_block(tensor, operands)]
-    others = [tensor for tensor in (*inputs, *outputs) if tensor not in blocks]
-    places = list(constants)
-    for tensor in others:
-        offset = tensor.extent[0] - operands[tensor.binding][0]
-        if offset in places:
-            places.remove(offset)
-    kinds = _unread(name, [tensor for tensor in others if tensor not in outputs])
-    if not blocks or not len(blocks) == len(places) == len(kinds):
-        return
-    parts = list(zip(blocks, places, kinds, strict=True))
-    if all(_fits(tensor, place, kind) for tensor, place, kind in parts):
-        for tensor, place, kind in parts:
-            tensor.extent = tensor.extent[0] + place, kind.byte_length
-            tensor.kind, tensor.source, tensor.offset = kind, NAMED, place
-
-
-def _is_block(tensor: ObservedTensor, operands: Sequence[Extent]) -> bool:
-    is_whole = tensor.extent == operands[tensor.binding]
-    return is_whole and tensor.source in (ELEMENTS_NAMED, UNKNOWN) and tensor.origin in ("", READ)
-
-
-def _unread(name: ExportName, known: Sequence[ObservedTensor]) -> list[TensorKind]:
-    """Operands of the product that are none of the known inputs."""
-    kinds = list(name.factors)
-    for tensor in known:
-        found = next((kind for kind in kinds if kind.byte_length == tensor.extent[1]), None)
-        if found is not None:
-            kinds.remove(found)
-    return kinds
-
-
-def _fits(tensor: ObservedTensor, place: int, kind: TensorKind) -> bool:
-    return 0 <= place <= tensor.extent[1] - kind.byte_length and place % _ALIGNMENT == 0
 
 
 Place = tuple[int, int, int]
@@ -343,6 +288,8 @@ class _Submission(Unique, EventReader):
         self._known = self._observation.known(step.executable)
         self._key = step.function, step.constants, tuple([length for _, length in step.operands])
         writes = self._writes = self._known.writes.get(self._key)
+        if step.left_to:
+            return
         if writes is None or needs_changes or not writes.are_whole:
             numbers = range(len(step.operands)) if writes is None else writes.bindings
             extents = _merged([step.operands[number] for number in numbers])
@@ -361,7 +308,7 @@ class _Submission(Unique, EventReader):
         changes, written = self._changes(step) if is_dispatch else ((), ())
         with observation.lock:
             regions = observation.regions
-            key = step.name, ordinal, step.operands, step.constants, written, *types.items()
+            key = step.name, step.left_to, ordinal, step.operands, step.constants, written, *types.items()
             found: FoundTensors | None = regions.after.get(key)
             if found is None:
                 find = _tensors_of_dispatch if is_dispatch else _tensors_moved
@@ -388,6 +335,8 @@ class _Submission(Unique, EventReader):
         written before."""
         writes, digests = self._writes, self._digests
         self._digests = []
+        if step.left_to:
+            return (), ()
         places = () if writes is None else writes.places
         written = [(step.operands[binding][0] + offset, length) for binding, offset, length in places]
         if writes is not None and writes.are_whole:
@@ -424,7 +373,7 @@ def _tensors_of_dispatch(
             tensor.guess_element(regions.elements, ALIKE)
     for tensor in outputs:
         tensor.guess(inputs)
-    return _found(inputs, outputs, tuple(places) if written else (), label, regions)
+    return _found(inputs, () if step.left_to else outputs, tuple(places) if written else (), label, regions)
 
 
 def _tensors_moved(

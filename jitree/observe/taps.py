@@ -436,6 +436,8 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
                 f"{tensor.type} ({tensor.source})" if tensor.stats is None else str(tensor.stats)
                 for tensor in dispatch.outputs
             )
+            if dispatch.left_to:
+                made = f"nothing, a kernel does its work with {dispatch.left_to}"
             lines.append(f"{dispatch.label}: {made}")
         return "\n".join(lines) or f"<jitree taps of nothing: {self._selection.nothing().message}>"
 

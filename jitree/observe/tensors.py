@@ -345,7 +345,7 @@ class ObservedDispatch(Unique):
 
     __slots__ = (
         "_changes", "_compiled", "_found", "_inputs", "_look", "_origin", "_outputs", "bound", "constants",
-        "executable", "kind", "name", "operands", "ordinal", "workgroups",
+        "executable", "kind", "left_to", "name", "operands", "ordinal", "workgroups",
     )  # fmt: skip
 
     what: ClassVar[str] = DISPATCH
@@ -366,6 +366,9 @@ class ObservedDispatch(Unique):
         self.operands = step.operands
         """Address and bytes of each binding."""
         self.constants = step.constants
+        self.left_to = step.left_to
+        """The dispatch with which a kernel does its work, where it is in a run that is replaced: then it has
+        no outputs."""
         self.bound: Callable[[], Sequence[ObservedTensor]] = tuple
         """While it is looked at: all tensors in the memory bound to it, but for outputs. In an allocation
         that tensors share there are more of them than inputs."""

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from jitree.observe.export_names import parse
-from jitree.observe.observation import place_factors
-from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of
+from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of, place_factors
 
 
 @pytest.mark.parametrize(
