@@ -93,7 +93,8 @@ class Allocated(ObservedEvent):
 
     def __init__(self, device: Any, extent: Place, buffer: Any = None, place: Place | None = None) -> None:
         """``extent``: address and bytes. Machine code makes no buffer, of memory of the host."""
-        super().__init__(ALLOCATION, "alloca")
+        self.kind = ALLOCATION
+        self.name = "alloca"
         self.device = device
         self.extent = extent
         self.buffer = buffer

@@ -264,26 +264,24 @@ class ToldList:
     def copied_bytes(self) -> int:
         """As ``CommandBuffer.copied_bytes``."""
         lengths = self._job[_JOB.lengths]
-        return sum(_numbers(lengths, row[_OPERAND], 1)[0] for row in self._rows if row[_KIND] == KIND_COPY)
+        copies = [lengths + 8 * row[_OPERAND] for row in self._rows if row[_KIND] == KIND_COPY]
+        return sum(ctypes.c_int64.from_address(length).value for length in copies)
 
     def begin(self, address: int, kernel_of: Callable[[int], tuple[Any, str, int]]) -> None:
         """A row is about to be executed; ``kernel_of`` finds the function of an entry point."""
         number = (address - self._begin) // _ROW_SIZE
         row = self._rows[number]
-        first, count = row[_OPERAND], row[_COUNT] + (row[_KIND] == KIND_DISPATCH_INDIRECT)
-        job = self._job
-        operands = zip(
-            _numbers(job[_JOB.addresses], first, count),
-            _numbers(job[_JOB.lengths], first, count),
-            strict=True,
-        )
+        count = row[_COUNT] + (row[_KIND] == KIND_DISPATCH_INDIRECT)
+        numbers, place = _array(ctypes.c_int64, count).from_address, 8 * row[_OPERAND]
+        addresses, lengths = self._job[_JOB.addresses] + place, self._job[_JOB.lengths] + place
+        operands = zip(numbers(addresses), numbers(lengths), strict=True)
         constants, kernel = (), None
         if row[_KIND] in _DISPATCHES:
             self._index += 1
             kernel = kernel_of(row[_KERNEL])
-            constants = _numbers(
-                self._list[_LIST.constants], row[_CONSTANT], row[_CONSTANTS], ctypes.c_uint32
-            )
+            if row[_CONSTANTS]:
+                first = self._list[_LIST.constants] + 4 * row[_CONSTANT]
+                constants = _array(ctypes.c_uint32, row[_CONSTANTS]).from_address(first)
         self._step = step = step_of(row, tuple(operands), constants, kernel, self._index)
         replacing = None if kernel is None else kernel[0].replacing(kernel[2])
         if replacing is not None and len(replacing.run) > 1:
@@ -368,8 +366,3 @@ class Teller:
                 raise InternalError("readers of a dispatch: no executable that is in use has its function")
             return self._kernel(entry)
         return executable, known[1], known[2]
-
-
-def _numbers(address: int, first: int, count: int, kind: Any = ctypes.c_int64) -> Any:
-    """So many numbers of an array from one on."""
-    return _array(kind, count).from_address(address + first * ctypes.sizeof(kind)) if count else ()

@@ -337,10 +337,11 @@ class _Submission(Unique, EventReader):
         self._digests = []
         if step.left_to:
             return (), ()
-        places = () if writes is None else writes.places
-        written = [(step.operands[binding][0] + offset, length) for binding, offset, length in places]
-        if writes is not None and writes.are_whole:
-            return Comparison(digests, written) if digests else written, tuple(written)
+        written: list[Extent] = []
+        if writes is not None:
+            written = [(step.operands[binding][0] + offset, size) for binding, offset, size in writes.places]
+            if writes.are_whole or all([digest.is_as_before(written) for digest in digests]):
+                return Comparison(digests, written) if digests else written, tuple(written)
         groups = [group for digest in digests for group in digest.changes()]
         for change in joined(groups, parse(step.name)):
             if not any(contains(old, change) for old in written):

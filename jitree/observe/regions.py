@@ -115,11 +115,11 @@ class Regions:
 
     def declare(self, arguments: Mapping[int, Argument]) -> Regions:
         """A call has begun, with these arguments."""
-        tensors = tuple([(number, *value) for number, value in arguments.items() if isinstance(value, tuple)])
+        tensors = tuple([(number, value) for number, value in arguments.items() if isinstance(value, tuple)])
         found: Regions | None = self.after.get(tensors)
         if found is None:
             found = self
-            for number, extent, kind in tensors:
+            for number, (extent, kind) in tensors:
                 found = found.put(PlacedTensor(extent, kind, DECLARED, f"{ARGUMENT}{number}"))
             self.keep(tensors, found)
         return found

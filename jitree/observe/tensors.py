@@ -57,6 +57,19 @@ class Digest:
         self._unit = 1 if extent[1] <= _COPIED else LINE
         self._before = [self._seen(piece) for piece in self._pieces()]
 
+    def is_as_before(self, written: Sequence[Extent]) -> bool:
+        """Whether nothing has changed but these ranges; False also where only all of it tells."""
+        address, length = self.extent
+        if self._unit != 1 or len(self._before) != 1:
+            return False
+        before, now, first = self._before[0], self._look(self.extent), 0
+        for start, size in (*sorted(written), (address + length, 0)):
+            last = min(start - address, length)
+            if first < last and before[first:last].tobytes() != now[first:last].tobytes():
+                return False
+            first = max(first, start + size - address)
+        return True
+
     def changes(self) -> list[list[Extent]]:
         """Lists ranges that have changed since, to the byte or line, near ones together. A gap is left where
         a tensor may begin after it."""

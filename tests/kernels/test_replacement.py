@@ -201,9 +201,7 @@ def test_a_run_of_dispatches_is_one_kernel(device: str, kernel: Kernel) -> None:
             main(x * 5, weights, scales)
         with (
             session.replace(RUN[::-1], Kernel(lambda *tensors: None, [*SIZES[3:], *SIZES[:3]])),
-            pytest.warns(
-                RuntimeWarning, match="in the order main_dispatch_0_.*, main_dispatch_1_"
-            ) as told,
+            pytest.warns(RuntimeWarning, match="in the order main_dispatch_0_.*, main_dispatch_1_") as told,
         ):
             for _ in range(2):
                 assert np.array_equal(np.asarray(main(x, weights, scales)), expected)  # not in this order

@@ -14,7 +14,7 @@ from jitree.base.events import CALL, Handle, ObservedEvent
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.session_lock import BEGUN
-from jitree.dispatch.sites import VIEWS, register_index
+from jitree.dispatch.sites import register_index
 from jitree.errors import StatusError, carried, error_context, raise_as_raised, raise_in_place_of
 from jitree.hal.fence import Fence
 
@@ -42,11 +42,10 @@ class PassedCall(ObservedEvent):
     @property
     def registers(self) -> list[Any]:
         """The numbers and handles of arguments, while readers are told."""
-        machine = self.machine
-        machine.show_host(self._function.host)
+        registers = self.machine.host_registers
         return [
-            Handle(getattr(machine, view)[index]) if view == _REFERENCES else getattr(machine, view)[index]
-            for view, index in self._places
+            Handle(registers[kind][index]) if kind == _REFERENCES else registers[kind][index]
+            for kind, index in self._places
         ]
 
     @property
@@ -56,9 +55,11 @@ class PassedCall(ObservedEvent):
         return [object_of(value) if type(value) is Handle else value for value in self.registers]
 
 
-_REFERENCES: Final = VIEWS["r"]
-_Place = tuple[str, int]
-"""Where a register is: the view of the machine, and its index there."""
+_KINDS: Final = "iIfFr"
+"""Of registers, in their order in a window of a machine."""
+_REFERENCES: Final = _KINDS.index("r")
+_Place = tuple[int, int]
+"""Where a register is: its kind, and its index among those."""
 
 
 class Rest:
@@ -108,7 +109,7 @@ class Rest:
         """Tells readers that a call begins, whose arguments are in the registers."""
         if self._places is None:
             slots = zip(self._vm_function.convention.arguments, self._vm_function.argument_slots, strict=True)
-            self._places = [(VIEWS[str(item)], register_index(slot)) for item, slot in slots]
+            self._places = [(_KINDS.index(str(item)), register_index(slot)) for item, slot in slots]
         event = PassedCall(self._vm_function, self._machine, self._places)
         for reader in self._invoker.table.readers:
             reader.begins(event)
