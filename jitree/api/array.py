@@ -575,3 +575,14 @@ def replace_methods(
     _Others.find_elements = staticmethod(find_elements)
     _Others.fetch = staticmethod(fetch)
     _Others.converter = staticmethod(converter)
+
+
+def extent_of(array: Array) -> tuple[int, int]:
+    """Address and bytes of an array's buffer. FAILED_PRECONDITION for a donated array."""
+    keeper, owner = array._keeper, array._owner
+    if array._view is None and keeper is not None and owner is not None:
+        found = keeper.extent(owner)
+        if found is not None and found[0]:
+            return found
+    buffer = array.buffer_view.buffer
+    return buffer.address, buffer.byte_length

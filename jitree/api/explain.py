@@ -12,9 +12,9 @@ from _thread import get_ident
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.array import Array
+from jitree.api.array import Array, extent_of
 from jitree.api.calls.native.cpython_layout import unsupported_because
-from jitree.api.calls.overlaps import arrays_of, shares_memory
+from jitree.api.calls.overlaps import shares_memory
 from jitree.api.calls.tensor_packing import Donation, as_array
 from jitree.api.function import Function
 from jitree.api.session_arguments import require
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.api.calls.declaration import Parameter
-    from jitree.hal.allocator import Allocator
     from jitree.hal.device import Device
 
 _LARGEST_COMPARED: Final = 256 << 20
@@ -164,24 +163,33 @@ class CallWatcher(EventReader):
         explanation.failures = 0
 
     def _results(self, results: Any, look: _Look) -> list[ExplainedResult]:
-        function = self._function
-        values = results if len(function.results) > 1 else (results,)
+        parameters = self._function.results
+        values = results if len(parameters) > 1 else (results,)
         explained = []
-        for parameter, value in zip(function.results, values, strict=False):
+        for parameter, value in zip(parameters, values, strict=False):
             if not isinstance(value, Array):
                 continue
-            buffer, where = value.buffer_view.buffer, None
-            end = buffer.address + buffer.byte_length
-            for argument, passed in zip(function.arguments, look.packed, strict=False):
-                mine = _buffer(passed)  # before it, or behind it, as nearly all are
-                if mine is not None and (
-                    mine.address >= end or mine.address + mine.byte_length <= buffer.address
-                ):
-                    continue
-                if shares_memory(passed, [buffer]):
-                    where = argument.name
-            explained.append(ExplainedResult(parameter.name, buffer.byte_length, where))
+            (address, size), where = extent_of(value), None
+            for passed in look.passed:  # before it, or behind it, as nearly all are
+                buffer = passed.buffer
+                is_apart = buffer is not None and (
+                    buffer.address >= address + size or buffer.address + buffer.byte_length <= address
+                )
+                if not is_apart and shares_memory(passed.value, [value.buffer_view.buffer]):
+                    where = passed.parameter.name
+            explained.append(ExplainedResult(parameter.name, size, where))
         return explained
+
+
+class _Passed(NamedTuple):
+    """An argument as the program got it."""
+
+    parameter: Parameter
+    before: _Before
+    value: object
+    buffer: Buffer | None
+    """None for what is no array."""
+    contents: int | None
 
 
 class _Look(EventReader):
@@ -193,71 +201,70 @@ class _Look(EventReader):
         self._parameters = function.arguments
         self._name = function.full_name
         self._table, self._device = function.invoker.table, function.device
+        self._allocator = self._device.device_allocator
         self._thread = get_ident()
         self._before = [_Before(value, self._device) for value in given]
-        self.packed: Sequence[object] = ()
-        self._contents: list[int | None] = []
+        self._has_begun = False
+        self.passed: Sequence[_Passed] = ()
         self.copied = 0
-        self._begun = _memory_taken(self._device.device_allocator)
+        self._allocated, self._reserved = self._allocator.allocated, self._allocator.reserved
         self.taken = (0, 0)
         """Bytes of memory that it has asked for, and those that were new to the pool."""
         listen(self._table, self)
+        listen(self._device, self)
 
     def begins(self, event: Any) -> None:
         """The program gets its arguments. Memory for looking at them is not counted."""
-        if self.packed or get_ident() != self._thread:
+        if self._has_begun or event.kind != CALL or event.name != self._name or get_ident() != self._thread:
             return
-        if event.kind == CALL and event.name == self._name:
-            self.packed, before = event.arguments, _memory_taken(self._device.device_allocator)
-            self._contents = [_digest(value, self._device) for value in self.packed]
-            after = _memory_taken(self._device.device_allocator)
-            begun = self._begun
-            self._begun = begun[0] + after[0] - before[0], begun[1] + after[1] - before[1]
-            stop_listening(self._table, self)
-            listen(self._device, self)
+        self._has_begun = True
+        allocator, passed = self._allocator, []
+        for parameter, before, value in zip(self._parameters, self._before, event.arguments, strict=False):
+            buffer = _buffer(value)
+            if buffer is None or buffer.host_address is not None:
+                contents = _digest(buffer, self._device)
+            else:
+                allocated, reserved = allocator.allocated, allocator.reserved
+                contents = _digest(buffer, self._device)
+                self._allocated += allocator.allocated - allocated
+                self._reserved += allocator.reserved - reserved
+            passed.append(_Passed(parameter, before, value, buffer, contents))
+        self.passed = passed
 
     def submitted(self, work: Any) -> None:
-        if get_ident() == self._thread:
+        if self._has_begun and get_ident() == self._thread:
             self.copied += work.length if isinstance(work, Copy) else getattr(work, "copied_bytes", 0)
 
     def end(self) -> None:
         """Looks at nothing more."""
         stop_listening(self._table, self)
         stop_listening(self._device, self)
-        now = _memory_taken(self._device.device_allocator)
-        self.taken = now[0] - self._begun[0], now[1] - self._begun[1]
+        allocator = self._allocator
+        self.taken = allocator.allocated - self._allocated, allocator.reserved - self._reserved
 
     def explained(self) -> list[ExplainedArgument]:
-        rows = list(zip(self._parameters, self._before, self.packed, self._contents, strict=False))
-        whys = [_why_copied(parameter, known, value) for parameter, known, value, _ in rows]
+        whys = [_why_copied(passed) for passed in self.passed]
         storage = [
-            value
-            for (parameter, _, value, _), why in zip(rows, whys, strict=True)
-            if parameter.storage_of is not None and not why
+            passed.value
+            for passed, why in zip(self.passed, whys, strict=True)
+            if passed.parameter.storage_of is not None and not why
         ]
         explained = []
-        for (parameter, known, value, contents), why in zip(rows, whys, strict=True):
-            buffer = _buffer(value)
-            if buffer is None:
+        for passed, why in zip(self.passed, whys, strict=True):
+            if passed.buffer is None:
                 continue
             updated: bool | None = False
             if not why:
-                may_write = parameter.written or known.is_donated
-                lies_there = bool(storage) and shares_memory(value, storage)
-                updated = lies_there or self._has_changed(value, contents, may_write)
-            size = buffer.byte_length
-            explained.append(ExplainedArgument(parameter.name, size, size if why else 0, why, updated))
+                lies_there = bool(storage) and shares_memory(passed.value, storage)
+                updated = lies_there or self._has_changed(passed)
+            size = passed.buffer.byte_length
+            explained.append(ExplainedArgument(passed.parameter.name, size, size if why else 0, why, updated))
         return explained
 
-    def _has_changed(self, value: object, contents: int | None, may_write: bool) -> bool | None:
-        if contents is not None and _digest(value, self._device) != contents:
+    def _has_changed(self, passed: _Passed) -> bool | None:
+        if passed.contents is not None and _digest(passed.buffer, self._device) != passed.contents:
             return True
-        return None if may_write else False
-
-
-def _memory_taken(allocator: Allocator) -> tuple[int, int]:
-    """Counts bytes that were allocated so far, and those new to the pool."""
-    return allocator.allocated, allocator.reserved
+        return None if passed.parameter.written or passed.before.is_donated else False
 
 
 class _Before:
@@ -265,17 +272,19 @@ class _Before:
 
     def __init__(self, value: Any, device: Device) -> None:
         self.is_donated = isinstance(value, Donation)
-        arrays = list(arrays_of((value,))) if isinstance(value, (Array, Donation)) else []
-        self.is_device_array = bool(arrays)
-        buffer = arrays[0].wait().buffer_view.buffer if arrays else _buffer(value)
-        exchange = device.array_exchange
-        self.is_foreign = exchange is not None and buffer is None and exchange.is_importable(value)
+        array = value.array if isinstance(value, Donation) else value
+        self.is_device_array = isinstance(array, Array)
+        buffer = array.wait().buffer_view.buffer if self.is_device_array else _buffer(value)
         self.is_writable = buffer is None or buffer.is_writable
-        self._host = _host_array(value) if buffer is None and not self.is_foreign else None
-        """Kept, so that its address is not that of other memory meanwhile."""
+        self.is_foreign = False
         self.address = None if buffer is None else buffer.address
-        if self._host is not None:
-            self.address = self._host.ctypes.data
+        if buffer is None:
+            exchange = device.array_exchange
+            self.is_foreign = exchange is not None and exchange.is_importable(value)
+            self._host = None if self.is_foreign else _host_array(value)
+            """Kept, so that its address is not that of other memory meanwhile."""
+            if self._host is not None:
+                self.address = self._host.ctypes.data
 
 
 def _host_array(value: Any) -> npt.NDArray[Any] | None:
@@ -293,15 +302,15 @@ def _buffer(value: object) -> Buffer | None:
     return value if isinstance(value, Buffer) else None
 
 
-def _digest(value: object, device: Device) -> int | None:
-    buffer = _buffer(value)
+def _digest(buffer: Buffer | None, device: Device) -> int | None:
     if buffer is None or buffer.byte_length > _LARGEST_COMPARED:
         return None
-    return zlib.crc32(device.read_buffer(buffer).data)
+    data = device.read_buffer(buffer) if buffer.host_address is None else buffer.host_array()
+    return zlib.crc32(data.data)
 
 
-def _why_copied(parameter: Parameter, before: _Before, value: object) -> str:
-    buffer = _buffer(value)
+def _why_copied(passed: _Passed) -> str:
+    parameter, before, _, buffer, _ = passed
     if buffer is None or before.is_foreign or before.address == buffer.address:
         return ""
     if not before.is_device_array:

@@ -86,6 +86,8 @@ class ProgramReport(Unique):
 class _FirstFault(Onlooker):
     """Finds what ``check_finite`` finds, without an end of the call."""
 
+    needs_changes = True
+
     def __init__(self) -> None:
         self._check = FiniteCheck(DEFAULT)
         self.found: NonFiniteError | None = None

@@ -20,7 +20,6 @@ from array import array
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from jitree.base.finalizers import object_at
 from jitree.base.memory import once
 from jitree.base.platform import C_LIBRARY, MACHINE, SYSTEM, Mapping, map_code
 from jitree.errors import AFTER_OVERFLOW, StatusCode
@@ -60,7 +59,8 @@ _MACHINE_CODE: Final = {
 """Before and after the address of the DESCRIPTOR (table, callback, failure)."""
 
 _SERVE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_RECORD: Final = ctypes.c_int64 * _RECORD_WORDS
+_record_at: Final = (ctypes.c_int64 * _RECORD_WORDS).from_address
+_callback_of: Final[Callable[[int], Any]] = ctypes.py_object.from_address
 _PLAIN: Final = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * _ARGUMENTS)
 
 _kept: Final[dict[int, BaseException]] = {}
@@ -88,10 +88,13 @@ class Callback:
     def __init__(
         self, function: Callable[..., int], count: int, failed: Callable[..., int], failure: int
     ) -> None:
-        self._function = function
+        self.function = function
         self._count = count
-        self._failed = failed
-        self._failure = failure
+        self.in_registers = min(count, _ARGUMENTS)
+        self.end = _STACK + (count > _ARGUMENTS)
+        """Of what a record has of those on the stack."""
+        self.failed = failed
+        self.failure = failure
         code = _MACHINE_CODE.get(MACHINE)
         if code is None:
             plain = _PLAIN(self._attempt)
@@ -104,39 +107,25 @@ class Callback:
         self._code = mapping
         self.address = mapping.address
 
-    def serve(self, record: ctypes.Array[ctypes.c_int64]) -> None:
-        """Calls the function with the arguments of a record."""
-        record[_RESULT] = self._function(*self._arguments(record))
-
-    def fail(self, record: ctypes.Array[ctypes.c_int64], error: BaseException) -> None:
-        """Returns a failure."""
-        record[_RESULT] = self._failure
-        record[_RESULT] = self._failed(error, *self._arguments(record))
-
-    def _arguments(self, record: ctypes.Array[ctypes.c_int64]) -> tuple[int, ...]:
-        others = record[_STACK : _STACK + (self._count > _ARGUMENTS)]
-        return (*record[: min(self._count, _ARGUMENTS)], *others)
-
     def _attempt(self, *arguments: int) -> int:
         try:
-            return self._function(*arguments[: self._count])
+            return self.function(*arguments[: self._count])
         except BaseException as error:
-            return self._failed(error, *arguments[: self._count])
-
-
-def _record(address: int) -> tuple[Any, ctypes.Array[ctypes.c_int64]]:
-    record = _RECORD.from_address(address)
-    return object_at(record[_CALLBACK]), record
+            return self.failed(error, *arguments[: self._count])
 
 
 def _call(address: int) -> None:
-    callback, record = _record(address)
-    callback.serve(record)
+    """Calls the function of a record with the arguments there."""
+    callback, record = _callback_of(address + 8 * _CALLBACK).value, _record_at(address)
+    record[_RESULT] = callback.function(*record[: callback.in_registers], *record[_STACK : callback.end])
 
 
 def _fail(address: int, error: BaseException) -> None:
-    callback, record = _record(address)
-    callback.fail(record, error)
+    """Returns a failure."""
+    callback, record = _callback_of(address + 8 * _CALLBACK).value, _record_at(address)
+    record[_RESULT] = callback.failure
+    arguments = *record[: callback.in_registers], *record[_STACK : callback.end]
+    record[_RESULT] = callback.failed(error, *arguments)
 
 
 def _serve(address: int) -> None:

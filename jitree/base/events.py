@@ -7,8 +7,8 @@ while nothing looks: that is all that its code tests. What has readers is done w
 from __future__ import annotations
 
 from _thread import _local
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, NoReturn, Protocol
 
 from jitree.base.arguments import shown
 from jitree.base.finalizers import Unique, guard
@@ -93,7 +93,8 @@ class Allocated(ObservedEvent):
 
     def __init__(self, device: Any, extent: Place, buffer: Any = None, place: Place | None = None) -> None:
         """``extent``: address and bytes. Machine code makes no buffer, of memory of the host."""
-        super().__init__(ALLOCATION, "alloca")
+        self.kind = ALLOCATION
+        self.name = "alloca"
         self.device = device
         self.extent = extent
         self.buffer = buffer
@@ -242,38 +243,44 @@ class telling:
 
 def perform(event: ObservedEvent, readers: Sequence[EventReader], work: Callable[[], object]) -> None:
     """Does a step of a device and tells its readers."""
-    with unobserved(event):
-        for reader in readers:
-            reader.begins(event)
+    tell(event, [reader.begins for reader in readers])
     work()
-    with unobserved(event):
-        for reader in readers:
-            reader.ends(event)
+    tell(event, [reader.ends for reader in readers])
+
+
+def tell(step: ObservedEvent, hear: Iterable[Callable[[Any], object]]) -> None:
+    """Tells readers of a step of a device. What they submit themselves is not told."""
+    this, outer = _this_thread, _this_thread.is_reading
+    try:
+        this.is_reading = True
+        for one in hear:
+            one(step)
+    except Exception as error:
+        _fail(step, error)
+    finally:
+        this.is_reading = outer
+
+
+def _fail(event: ObservedEvent, error: Exception) -> NoReturn:
+    """Raises what a reader has raised of an event. Fences carry statuses only: anything else goes with one to
+    the call that waits."""
+    if isinstance(error, StatusError) or is_interruption(error):
+        raise error
+    from jitree.base.folding import fold_tracebacks
+
+    failure = InternalError(f"what looks at {event.name} failed: {type(error).__name__}: {error}")
+    fold_tracebacks(error)
+    failure.raised, failure.raised_at = error, error.__traceback__
+    raise failure from error
 
 
 class unobserved:
-    """What this thread submits inside is not told. Fences carry statuses only: what else a reader raises of
-    an event goes with one to the call that waits. A generator would raise it without one if it is a
-    StopIteration."""
+    """What this thread submits inside is not told."""
 
-    __slots__ = ("_event", "_outer")
-
-    def __init__(self, event: ObservedEvent | None = None) -> None:
-        self._event = event
+    __slots__ = ("_outer",)
 
     def __enter__(self) -> None:
         self._outer, _this_thread.is_reading = _this_thread.is_reading, True
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         _this_thread.is_reading = self._outer
-        if self._event is None or not isinstance(error, Exception):
-            return
-        if isinstance(error, StatusError) or is_interruption(error):
-            return
-        from jitree.base.folding import fold_tracebacks
-
-        name = self._event.name
-        failure = InternalError(f"what looks at {name} failed: {type(error).__name__}: {error}")
-        fold_tracebacks(error)
-        failure.raised, failure.raised_at = error, error.__traceback__
-        raise failure from error

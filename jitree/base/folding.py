@@ -8,7 +8,8 @@ They end at the line of the user that called, and go on where the user's code is
 from __future__ import annotations
 
 import os
-from types import FrameType, TracebackType
+from functools import lru_cache
+from types import TracebackType
 from typing import Final
 
 _VARIABLE: Final = "JITREE_TRACEBACK"
@@ -28,13 +29,11 @@ def is_of_user(file: str) -> bool:
     return True
 
 
-def caller(frame: FrameType) -> str:
-    """``model.py:12 in main`` for a line that users know as the one that called; empty for one of ours, or of
-    the standard library, whose threads and event loops make calls for them."""
-    code = frame.f_code
-    if not is_of_user(code.co_filename) or is_library(code.co_filename):
-        return ""
-    return f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+@lru_cache(1024)
+def is_caller(file: str) -> bool:
+    """Whether users know lines of a file as those that call: not ours, nor those of the standard library,
+    whose threads and event loops make calls for them."""
+    return is_of_user(file) and not is_library(file)
 
 
 def keep_tracebacks() -> None:

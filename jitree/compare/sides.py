@@ -283,7 +283,7 @@ class ShownValue(ObservedDispatch):
         element = element_type_of(array.dtype)
         kind = None if element is None else TensorKind(element, array.shape)
         extent = array.ctypes.data, array.nbytes
-        self.outputs = (ObservedTensor(0, extent, kind, _SHOWN, self.label),)
+        self.show((), (ObservedTensor(0, extent, kind, _SHOWN, self.label),))
         self._array = array  # the memory at the extent
 
 

@@ -23,7 +23,7 @@ from jitree.cuda.executable import CudaFunctionTable, CudaKernel, OwnKernel, Own
 from jitree.cuda.kernels import THREADS
 from jitree.errors import OutOfRangeError
 from jitree.hal import command_layout
-from jitree.hal.command_list import DIRECT, CommandList
+from jitree.hal.command_list import DIRECT, CommandList, warn_of_order
 from jitree.hal.enums import WHOLE_BUFFER
 
 if TYPE_CHECKING:
@@ -291,6 +291,8 @@ class _PlanBuilder:
         rows = [each for each in following if each[0] != command_layout.KIND_BARRIER][: len(own.run)]
         if tuple(each[8] for each in rows if each[0] == command_layout.KIND_DISPATCH) == own.run:
             self._run = rows
+        else:
+            warn_of_order(own.run, following, lambda each: self._commands.kernel(each).export.name)
 
     def _launch(self, launch: Launch) -> int:
         """The number of a launch, which has the next words."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.base.folding import caller
+from jitree.base.folding import is_caller
 from jitree.base.records import NamedTuple
 from jitree.dispatch.plain.calls import call_import
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, locations
@@ -45,15 +45,17 @@ def describe(function: FunctionRecord, word: int) -> str:
 def asking(frame: FrameType | None) -> tuple[Any, int, str]:
     """Finds the import that a thread makes, and the line that called.
 
-    Gives its machine, None for what no program asks, its word, and the line of the user."""
-    machine, word, line = None, 0, ""
-    while frame is not None and not line:
-        if frame.f_code is not _IMPORT:
-            line = caller(frame)
-        elif machine is None:
+    Gives its machine, None for what no program asks, its word, and the line of the user: ``model.py:12 in
+    main``."""
+    machine, word = None, 0
+    while frame is not None:
+        code = frame.f_code
+        if is_caller(code.co_filename):
+            return machine, word, f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+        if code is _IMPORT and machine is None:
             machine, word = frame.f_locals["machine"], frame.f_locals["pc"]
         frame = frame.f_back
-    return machine, word, line
+    return machine, word, ""
 
 
 def places_of(function: VmFunction) -> list[str]:

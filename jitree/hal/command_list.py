@@ -6,9 +6,10 @@ Command buffers of drivers that execute lists record into one, whatever executes
 from __future__ import annotations
 
 import abc
+import warnings
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from jitree.base.records import NamedTuple, rows_of
 from jitree.codegen.record import layout_of, size_of, words_of
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _LIST: Final = words_of(List)
 _COMMANDS: Final = words_of(Commands)
 COMMAND_ROW: Final = layout_of(Command).packer()
+KIND_FIELD: Final = tuple(layout_of(Command).offsets).index("kind")
+ENTRY_FIELD: Final = tuple(layout_of(Command).offsets).index("entry")
 
 KIND_COLLECTIVE: Final = KIND_DISPATCH_INDIRECT + 1
 """Operands: what is sent, what is received; empty ranges for what the operation does not have. ``data`` is
@@ -401,3 +404,33 @@ class ListCommandBuffer(CommandBuffer):
         ranges = [self._range(binding) for binding in bindings]
         counts = self._range(workgroups)
         self.commands.dispatch_indirect(self._functions(executable), function, counts, constants, ranges)
+
+
+def entries_of(rows: Iterable[tuple[Any, ...]]) -> list[int]:
+    """The entry points of the dispatches of a list, without barriers; 0 for other commands."""
+    return [
+        row[ENTRY_FIELD] if row[KIND_FIELD] == KIND_DISPATCH else 0
+        for row in rows
+        if row[KIND_FIELD] != KIND_BARRIER
+    ]
+
+
+def warn_of_order(
+    run: Sequence[int], rows: Iterable[tuple[Any, ...]], name_of: Callable[[tuple[Any, ...]], str]
+) -> None:
+    """Warns if a list has all dispatches of a run that a kernel of the user is for, but never in that order.
+
+    ``run``: their entry points."""
+    rows, count = list(rows), len(run)
+    found = entries_of(rows)
+    is_there = any(found[first : first + count] == [*run] for first in range(len(found)))
+    if is_there or not set(run) <= set(found):
+        return
+    own = (row for row in rows if row[KIND_FIELD] == KIND_DISPATCH and row[ENTRY_FIELD] in run)
+    names = ", ".join(dict.fromkeys(map(name_of, own)))
+    warnings.warn(
+        "replace: the dispatches of a run do not follow each other as they were named, so they run as "
+        f"compiled; here they come in the order {names}, perhaps with others between them",
+        RuntimeWarning,
+        stacklevel=2,
+    )

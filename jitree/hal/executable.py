@@ -37,6 +37,10 @@ class Replacing(Protocol):
     def take_failure(self, result: int) -> BaseException | None:
         """As :meth:`LocalExecutable.take_failure`."""
 
+    @property
+    def run(self) -> Sequence[int]:
+        """The entry points of dispatches that follow each other, whose work it does with the last one."""
+
 
 class Executable(abc.ABC):
     """Holds the functions of a loaded executable by ordinal."""
@@ -159,6 +163,10 @@ class LocalExecutable(Executable):
 
     def restore_function(self, ordinal: int) -> None:
         """Has a function run by its own code again, if it is replaced."""
+
+    def replacing(self, ordinal: int) -> Replacing | None:
+        """What runs in place of a function."""
+        return None
 
     def take_failure(self, result: int) -> BaseException | None:
         """Takes the Python error of the call that returned ``result``, once. None if there is none, as for

@@ -11,9 +11,10 @@ somebody reads.
 from __future__ import annotations
 
 import ctypes
+import operator
 from array import array
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
@@ -28,7 +29,7 @@ from jitree.base.events import (
     Place,
     is_reading,
     perform,
-    unobserved,
+    tell,
 )
 from jitree.base.records import rows_of
 from jitree.codegen.record import layout_of, size_of, words_of
@@ -49,7 +50,7 @@ from jitree.hal.command_layout import (
     Job,
     List,
 )
-from jitree.hal.command_list import COMMAND_ROW, KIND_COLLECTIVE
+from jitree.hal.command_list import COMMAND_ROW, KIND_COLLECTIVE, entries_of
 from jitree.hal.executable import LocalExecutable, prepared_executables
 from jitree.hal.local.failure import dispatched_function
 from jitree.hal.transfers import Copy, Read, Transfer, Write
@@ -76,8 +77,18 @@ _DISPATCHES: Final = (KIND_DISPATCH, KIND_DISPATCH_INDIRECT)
 _JOB: Final = words_of(Job)
 _LIST: Final = words_of(List)
 _ENTRY: Final = words_of(Entry)
+_ROW_SIZE: Final = size_of(Command)
 _WRITTEN: Final = {DISPATCH: None, "copy": (1,), "collective": (1,), "write": ()}
 _TRANSFERS: Final = {KIND_FILL: "fill", KIND_COPY: "copy", KIND_COLLECTIVE: "collective"}
+
+
+_array: Final = cache(operator.mul)
+"""The type of arrays of so many elements of a type."""
+_bytes: Final = lru_cache(256)(operator.mul)
+"""… of bytes, of which there are more lengths."""
+_job_at, _list_at, _entry_at = (
+    _array(ctypes.c_int64, size_of(record) // 8).from_address for record in (Job, List, Entry)
+)
 
 
 def memory(extent: Extent, owner: object = None) -> Bytes:
@@ -85,7 +96,7 @@ def memory(extent: Extent, owner: object = None) -> Bytes:
     address, length = extent
     if not length:
         return np.empty(0, np.uint8)
-    array: Any = (ctypes.c_uint8 * length).from_address(address)
+    array: Any = _bytes(ctypes.c_uint8, length).from_address(address)
     array.owner = owner
     return np.frombuffer(array, np.uint8)
 
@@ -114,7 +125,8 @@ class DeviceStep(ObservedEvent):
         look: Look = looked_at,
     ) -> None:
         """``name``: the full name of a dispatch's function."""
-        super().__init__(kind, name or kind)
+        self.kind = kind
+        self.name = name or kind
         self.operands = tuple(operands)
         """Bindings of a dispatch; source, target of a copy or a collective; else the one range of memory."""
         self.executable = executable
@@ -126,6 +138,8 @@ class DeviceStep(ObservedEvent):
         """Number among the dispatches of the submission."""
         self.look = look
         """Looks at the memory of its operands, while it is observed."""
+        self.left_to = ""
+        """The dispatch with which a kernel of the user does its work: it does nothing itself."""
 
     @property
     def written(self) -> tuple[int, ...] | None:
@@ -189,7 +203,7 @@ def step_of(
     if kernel is None:
         return DeviceStep(_TRANSFERS.get(kind, "update"), operands, look=look)
     executable, name, function = kernel
-    x, y, z = (value & 0xFFFFFFFF for value in row[_X : _X + 3])
+    x, y, z = row[_X] & 0xFFFFFFFF, row[_X + 1] & 0xFFFFFFFF, row[_X + 2] & 0xFFFFFFFF
     if kind == KIND_DISPATCH_INDIRECT:
         *operands, counts = operands
         x, y, z = array("I", look((counts[0], 12)).tobytes())
@@ -224,17 +238,24 @@ def _extent(buffer: Buffer, offset: int, length: int) -> Extent:
     return buffer.address + offset, length
 
 
+@lru_cache(32)
+def _decoded(data: bytes) -> tuple[list[tuple[Any, ...]], int, int]:
+    """The rows of a list, how many are dispatches, and how many are no barriers."""
+    rows = list(rows_of(COMMAND_ROW, data))
+    dispatches = sum(row[_KIND] in _DISPATCHES for row in rows)
+    return rows, dispatches, sum(row[_KIND] != KIND_BARRIER for row in rows)
+
+
 class ToldList:
     """A list that machine code executes, while readers are told."""
 
     def __init__(self, job: int, place: Place) -> None:
         self.told_at = place
-        self._job = _words(Job).from_address(job)
-        self._list = _words(List).from_address(self._job[_JOB.list])
-        data = ctypes.string_at(self._list[_LIST.rows], self._list[_LIST.row_count] * size_of(Command))
-        self._rows: list[tuple[Any, ...]] = list(rows_of(COMMAND_ROW, data))
-        self.dispatch_count = sum(row[_KIND] in _DISPATCHES for row in self._rows)
-        self._left = sum(row[_KIND] != KIND_BARRIER for row in self._rows)
+        self._job = _job_at(job)
+        self._list = _list_at(self._job[_JOB.list])
+        self._begin = self._list[_LIST.rows]
+        data = ctypes.string_at(self._begin, self._list[_LIST.row_count] * _ROW_SIZE)
+        self._rows, self.dispatch_count, self._left = _decoded(data)
         self._index = -1
         self.readers: Sequence[EventReader] = ()
         """Those of its steps."""
@@ -243,31 +264,43 @@ class ToldList:
     def copied_bytes(self) -> int:
         """As ``CommandBuffer.copied_bytes``."""
         lengths = self._job[_JOB.lengths]
-        return sum(_numbers(lengths, row[_OPERAND], 1)[0] for row in self._rows if row[_KIND] == KIND_COPY)
+        copies = [lengths + 8 * row[_OPERAND] for row in self._rows if row[_KIND] == KIND_COPY]
+        return sum(ctypes.c_int64.from_address(length).value for length in copies)
 
     def begin(self, address: int, kernel_of: Callable[[int], tuple[Any, str, int]]) -> None:
         """A row is about to be executed; ``kernel_of`` finds the function of an entry point."""
-        row = self._rows[(address - self._list[_LIST.rows]) // size_of(Command)]
-        first, count = row[_OPERAND], row[_COUNT] + (row[_KIND] == KIND_DISPATCH_INDIRECT)
-        fields = (_numbers(self._job[field], first, count) for field in (_JOB.addresses, _JOB.lengths))
+        number = (address - self._begin) // _ROW_SIZE
+        row = self._rows[number]
+        count = row[_COUNT] + (row[_KIND] == KIND_DISPATCH_INDIRECT)
+        numbers, place = _array(ctypes.c_int64, count).from_address, 8 * row[_OPERAND]
+        addresses, lengths = self._job[_JOB.addresses] + place, self._job[_JOB.lengths] + place
+        operands = zip(numbers(addresses), numbers(lengths), strict=True)
         constants, kernel = (), None
         if row[_KIND] in _DISPATCHES:
             self._index += 1
             kernel = kernel_of(row[_KERNEL])
-            constants = _numbers(
-                self._list[_LIST.constants], row[_CONSTANT], row[_CONSTANTS], ctypes.c_uint32
-            )
-        self._step = step_of(row, list(zip(*fields, strict=True)), constants, kernel, self._index)
-        with unobserved(self._step):
-            for reader in self.readers:
-                reader.begins(self._step)
+            if row[_CONSTANTS]:
+                first = self._list[_LIST.constants] + 4 * row[_CONSTANT]
+                constants = _array(ctypes.c_uint32, row[_CONSTANTS]).from_address(first)
+        self._step = step = step_of(row, tuple(operands), constants, kernel, self._index)
+        replacing = None if kernel is None else kernel[0].replacing(kernel[2])
+        if replacing is not None and len(replacing.run) > 1:
+            step.left_to = self._left_to(number, replacing.run, kernel_of)
+        tell(self._step, [reader.begins for reader in self.readers])
+
+    def _left_to(
+        self, number: int, run: Sequence[int], kernel_of: Callable[[int], tuple[Any, str, int]]
+    ) -> str:
+        """The dispatch with which a run is done that a row is in, but for the last one of it."""
+        found, place = entries_of(self._rows), len(entries_of(self._rows[:number]))
+        firsts = [place - index for index, entry in enumerate(run[:-1]) if entry == found[place]]
+        is_there = any(first >= 0 and found[first : first + len(run)] == [*run] for first in firsts)
+        return kernel_of(run[-1])[1] if is_there else ""
 
     def end(self) -> bool:
         """The row has been executed; whether it was the last one."""
         self._left -= 1
-        with unobserved(self._step):
-            for reader in self.readers:
-                reader.ends(self._step)
+        tell(self._step, [reader.ends for reader in self.readers])
         return not self._left
 
 
@@ -278,8 +311,8 @@ class Teller:
         self._device = device
         self._running: dict[int, ToldList] = {}
         """Lists whose steps are read, by the address of the job."""
-        self._kernels: dict[int, tuple[ref[LocalExecutable], int]] = {}
-        """Executables and ordinals of functions by the addresses of their entry points."""
+        self._kernels: dict[int, tuple[ref[LocalExecutable], str, int]] = {}
+        """Executables, names and ordinals of functions by the addresses of their entry points."""
 
     def callback(self) -> Callback:
         """``i64 (TOLD_*, …)``: not 0 if a reader has failed. The error is kept."""
@@ -297,16 +330,17 @@ class Teller:
         elif not is_reading() and device is not None:
             place = first, third
             if what == TOLD_ALLOCATED:
-                words = _words(Entry).from_address(second)
+                words = _entry_at(second)
                 event = Allocated(device, (words[_ENTRY.address], words[_ENTRY.length]), None, place)
                 for reader in device.readers:
                     reader.ends(event)
             else:
                 commands = ToldList(second, place)
-                commands.readers = device.readers_of(commands)
+                found = [reader.submitted(commands) for reader in device.readers]
+                commands.readers = [reader for reader in found if reader is not None]
                 if commands.readers:
                     self._running[second] = commands
-                    _words(Job).from_address(second)[_JOB.tell] = device.told_address
+                    _job_at(second)[_JOB.tell] = device.told_address
         return 0
 
     def _fail(self, error: BaseException, what: int, first: int, second: int, third: int) -> int:
@@ -314,7 +348,7 @@ class Teller:
         if what != TOLD_ALLOCATED:
             job = second if what == TOLD_SUBMITTED else first
             self._running.pop(job, None)
-            _words(Job).from_address(job)[_JOB.failure] = FAILED_INTERRUPTED
+            _job_at(job)[_JOB.failure] = FAILED_INTERRUPTED
         return 1
 
     def _kernel(self, entry: int) -> tuple[Any, str, int]:
@@ -323,23 +357,12 @@ class Teller:
         executable = None if known is None else known[0]()
         if known is None or executable is None:
             self._kernels = {
-                each.entry_point(number): (ref(each), number)
+                each.entry_point(number): (ref(each), name or f"function {number}", number)
                 for each in prepared_executables()
                 if isinstance(each, LocalExecutable)
-                for number in range(each.function_count)
+                for number, name in enumerate(map(each.function_name, range(each.function_count)))
             }
             if entry not in self._kernels:
                 raise InternalError("readers of a dispatch: no executable that is in use has its function")
             return self._kernel(entry)
-        return executable, executable.function_name(known[1]) or f"function {known[1]}", known[1]
-
-
-@cache
-def _words(record: type) -> Any:
-    """An array of the words of a record."""
-    return ctypes.c_int64 * (size_of(record) // 8)
-
-
-def _numbers(address: int, first: int, count: int, kind: Any = ctypes.c_int64) -> Any:
-    """So many numbers of an array from one on."""
-    return (kind * count).from_address(address + first * ctypes.sizeof(kind)) if count else ()
+        return executable, known[1], known[2]

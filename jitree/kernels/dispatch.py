@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jitree.base.records import rows_of
+from jitree.codegen.record import place_of
 from jitree.hal.command_layout import Job, KernelDispatch
+from jitree.hal.command_list import COMMAND_ROW
 from jitree.hal.stepwise import memory
 from jitree.kernels.run import job_of, operand_of
 
@@ -34,6 +37,12 @@ class RunningDispatch:
         count = dispatch.constant_count
         data = ctypes.string_at(dispatch.constants, 4 * count) if count else b""
         self.constants = np.frombuffer(data, np.uint32)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Those of the list that it is in."""
+        commands = Job(self.job).list
+        data = ctypes.string_at(place_of(commands.rows), commands.row_count * COMMAND_ROW.size)
+        return rows_of(COMMAND_ROW, data)
 
     def workgroups(self, first: int, last: int) -> Sequence[tuple[int, int, int]]:
         """The coordinates of some, x fastest."""

@@ -25,6 +25,7 @@ from jitree.hal.command_layout import (
     KernelEntry,
     Workgroup,
 )
+from jitree.hal.command_list import ENTRY_FIELD, warn_of_order
 from jitree.kernels.dispatch import RunningDispatch, views_of
 from jitree.kernels.kernel import WORKGROUP, Kernel, KernelCall
 from jitree.kernels.run import first_of_run
@@ -64,6 +65,8 @@ class LocalKernel:
         self._verify = verify
         self._copied: dict[int, tuple[CopiedMemory, list[list[Extent]]]] = {}
         """What runs of dispatches began with, by job, until they are verified."""
+        self._has_warned = False
+        """Whether it was looked at why dispatches of the run came alone."""
         self._verifying = set[int]()
         """Jobs whose copies machine code works on."""
         self.entries = array("q", [executable.entry_point(ordinal) for executable, ordinal in functions])
@@ -90,6 +93,11 @@ class LocalKernel:
         """Runs the originals again."""
         for executable, ordinal in self.functions:
             executable.restore_function(ordinal)
+
+    @property
+    def run(self) -> Sequence[int]:
+        """The entry points of the run, but while the originals run, to be compared."""
+        return self.entries if self._verify is None else ()
 
     def take_failure(self, result: int) -> BaseException | None:
         """The error of the call that returned ``result``, given once."""
@@ -131,6 +139,10 @@ class LocalKernel:
         if len(self.functions) > 1:
             row = first_of_run(dispatch, self.entries.buffer_info()[0], len(self.entries), number)
             if row == 0:
+                if not self._has_warned:
+                    self._has_warned = True
+                    names = dict(zip(self.entries, self.names, strict=True))
+                    warn_of_order(self.entries, state.rows(), lambda row: names[row[ENTRY_FIELD]])
                 self._run_original(number, state, group)
                 return 0
         if self._verify is not None and state.job not in self._verifying:

@@ -212,6 +212,10 @@ class TabledExecutable(LocalExecutable):
             self._entries[place : place + _ENTRY_WORDS] = self._replaced[ordinal][1]
             del self._replaced[ordinal]  # last: an interrupt before leaves what is to be written
 
+    def replacing(self, ordinal: int) -> Replacing | None:
+        replaced = self._replaced.get(ordinal)
+        return None if replaced is None else replaced[0]
+
     def take_failure(self, result: int) -> BaseException | None:
         failures = (kernel.take_failure(result) for kernel, _ in tuple(self._replaced.values()))
         return next((failure for failure in failures if failure is not None), None)

@@ -52,6 +52,13 @@ def kind_of(element: int, shape: tuple[int, ...]) -> TensorKind:
     return TensorKind(element_type(element), shape)
 
 
+@lru_cache(_NAMES_KEPT)
+def kind_and_length(element: int, shape: tuple[int, ...]) -> tuple[TensorKind, int]:
+    """As :func:`kind_of`, with the bytes of such a tensor."""
+    kind = kind_of(element, shape)
+    return kind, kind.byte_length
+
+
 class ExportName(NamedTuple):
     """The parts of a name."""
 

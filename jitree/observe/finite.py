@@ -93,6 +93,8 @@ CHECKS: Final = {
         Check("saturated", lambda row: is_integer(row) and row.bits >= 8, _saturated, _saturated),
     )
 }
+_NOT_FINITE: Final = ("nan", "infinity", "overflow")
+"""Checks that find nothing where all is finite."""
 INPUTS: Final = "inputs"
 DEFAULT: Final = ("nan", "infinity")
 
@@ -114,8 +116,11 @@ def choice_of(check_finite: bool | str | Iterable[str]) -> tuple[str, ...]:
 class FiniteCheck(Onlooker):
     """Raises NonFiniteError in the first dispatch that makes what is looked for."""
 
+    needs_changes = True
+
     def __init__(self, names: Sequence[str]) -> None:
         self._checks = [CHECKS[name] for name in dict.fromkeys(names) if name != INPUTS]
+        self._finds_finite = not all(check.name in _NOT_FINITE for check in self._checks)
         self._refuses_arguments = INPUTS in names
         self.first_read: str = ""
         """What first read a value that is not finite and that no dispatch made."""
@@ -131,8 +136,9 @@ class FiniteCheck(Onlooker):
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if dispatch.kind != DISPATCH:
             return
-        for check in self._checks:
-            for number, tensor in enumerate(dispatch.outputs):
+        suspects = [(n, t) for n, t in enumerate(dispatch.outputs) if self._finds_finite or not is_finite(t)]
+        for check in self._checks if suspects else ():
+            for number, tensor in suspects:
                 fault = find(tensor, check.applies, check.finds)
                 if fault is None or not tensor.has_changed(fault.coordinate):
                     continue
@@ -193,6 +199,14 @@ def find(
     if fault is not None and tensor.source not in _CERTAIN and not _is_plausible(next(tensor.pieces())):
         return None
     return fault
+
+
+def is_finite(tensor: ObservedTensor) -> bool:
+    """Whether a tensor has finite elements only; also if it is none of inexact numbers."""
+    kind = tensor.kind
+    if kind is None or not _is_inexact(kind.element) or kind.element.bits < 8:
+        return True
+    return all(np.isfinite(piece).all() for piece in split(tensor.pieces()))
 
 
 def first_fault(

@@ -3,14 +3,12 @@
 While there is one, devices execute commands one by one (:mod:`jitree.hal.stepwise`). Memory that a program
 asks for is filled with a pattern, so that what a dispatch writes there can be told from what was left there;
 a program that reads before it writes reads that.
-
-Programs bind all of their constants to each dispatch, and say in a number of the dispatch, a push constant,
-where in them the weights of a product of matrices begin. What else such numbers are for, other tensors tell.
 """
 
 from __future__ import annotations
 
 import abc
+import ctypes
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +16,11 @@ from weakref import ref
 
 from jitree.base.events import ALLOCATION, CALL, DISPATCH, EventReader, listen, stop_listening, unobserved
 from jitree.base.finalizers import Unique, guard
+from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakKeys
-from jitree.errors import UnimplementedError
+from jitree.errors import UnimplementedError, locations
 from jitree.hal.command_list import ListCommandBuffer
-from jitree.hal.stepwise import DeviceStep, Extent, memory
+from jitree.hal.stepwise import DeviceStep, Extent
 from jitree.observe.export_names import TensorKind, parse
 from jitree.observe.origins import CallOrigin, ObservedCall, Origins
 from jitree.observe.regions import (
@@ -33,16 +32,14 @@ from jitree.observe.regions import (
     joined,
     outputs_of,
     overlaps,
+    place_factors,
 )
 from jitree.observe.tensors import (
     ALIKE,
-    ARGUMENT,
-    DECLARED,
-    ELEMENTS_NAMED,
-    NAMED,
     READ,
-    UNKNOWN,
+    Comparison,
     Digest,
+    Group,
     ObservedDispatch,
     ObservedTensor,
 )
@@ -51,65 +48,67 @@ if TYPE_CHECKING:
     from jitree.base.events import Source
     from jitree.hal.device import Device
     from jitree.hal.executable import Executable
-    from jitree.observe.export_names import ExportName
+    from jitree.hal.stepwise import Look
     from jitree.regs.handles import HandleTable
-
-_ALIGNMENT: Final = 64
-"""Tensors in a block begin at multiples of it."""
 
 _ANY_QUEUE: Final = -1
 PATTERN: Final = 0x5A
 """Neither zero nor, as a number of any type, anything but finite."""
 
 
-def place_factors(
-    inputs: Sequence[ObservedTensor],
-    outputs: Sequence[ObservedTensor],
-    operands: Sequence[Extent],
-    name: ExportName,
-    constants: Sequence[int],
-) -> None:
-    """Gives inputs, whole blocks of constants, the part that the dispatch's name says. Its constants say it
-    too. That is so where there is one way only: as many blocks as places and operands that nothing else
-    explains."""
-    blocks = [tensor for tensor in inputs if _is_block(tensor, operands)]
-    others = [tensor for tensor in (*inputs, *outputs) if tensor not in blocks]
-    places = list(constants)
-    for tensor in others:
-        offset = tensor.extent[0] - operands[tensor.binding][0]
-        if offset in places:
-            places.remove(offset)
-    kinds = _unread(name, [tensor for tensor in others if tensor not in outputs])
-    if not blocks or not len(blocks) == len(places) == len(kinds):
-        return
-    parts = list(zip(blocks, places, kinds, strict=True))
-    if all(_fits(tensor, place, kind) for tensor, place, kind in parts):
-        for tensor, place, kind in parts:
-            tensor.extent = tensor.extent[0] + place, kind.byte_length
-            tensor.kind, tensor.source, tensor.offset = kind, NAMED, place
+Place = tuple[int, int, int]
+"""Binding, offset and length of what a dispatch writes."""
 
 
-def _is_block(tensor: ObservedTensor, operands: Sequence[Extent]) -> bool:
-    is_whole = tensor.extent == operands[tensor.binding]
-    return is_whole and tensor.source in (ELEMENTS_NAMED, UNKNOWN) and tensor.origin in ("", READ)
+class FoundTensors(NamedTuple):
+    """The tensors of a step: the same each time that it does the same to the same memory."""
+
+    inputs: Group
+    outputs: Group
+    places: tuple[Place, ...]
+    """What it has written; empty where that is not known."""
+    after: Regions
+    """What lies where then."""
 
 
-def _unread(name: ExportName, known: Sequence[ObservedTensor]) -> list[TensorKind]:
-    """Operands of the product that are none of the known inputs."""
-    kinds = list(name.factors)
-    for tensor in known:
-        found = next((kind for kind in kinds if kind.byte_length == tensor.extent[1]), None)
-        if found is not None:
-            kinds.remove(found)
-    return kinds
+class KnownWrites(NamedTuple):
+    """What a dispatch has written when it was looked at before."""
+
+    places: tuple[Place, ...]
+    bindings: frozenset[int]
+    are_whole: bool
+    """Whether it writes all of these bindings: no comparison tells more."""
 
 
-def _fits(tensor: ObservedTensor, place: int, kind: TensorKind) -> bool:
-    return 0 <= place <= tensor.extent[1] - kind.byte_length and place % _ALIGNMENT == 0
+class KnownExecutable:
+    """What was seen of an executable's dispatches."""
+
+    def __init__(self) -> None:
+        self.writes: dict[object, KnownWrites] = {}
+        self._kernels: dict[int, tuple[str, str]] = {}
+
+    def kernel(self, step: DeviceStep) -> tuple[str, str]:
+        """The executable's name, and what it says of where a dispatch comes from."""
+        found = self._kernels.get(step.function)
+        if found is None:
+            executable: Any = step.executable
+            places = executable.places(step.function) if executable and step.kind == DISPATCH else ()
+            text = f"; compiled from {locations(places)}" if places else ""
+            found = self._kernels[step.function] = getattr(executable, "name", ""), text
+        return found
+
+    def learn(self, key: object, places: tuple[Place, ...], operands: Sequence[Extent]) -> None:
+        """Keeps what a dispatch has written."""
+        bindings = frozenset(binding for binding, _, _ in places)
+        are_whole = all((binding, 0, operands[binding][1]) in places for binding in bindings)
+        self.writes[key] = KnownWrites(places, bindings, are_whole)
 
 
 class Onlooker(abc.ABC):
     """Hears of dispatches and transfers, one by one, on the executing thread."""
+
+    needs_changes = False
+    """Whether it asks which bytes have changed, also where a dispatch is known to write all of a binding."""
 
     def begins(self, call: ObservedCall) -> None:
         """The first step of a call is about to be done; its arguments are ready."""
@@ -138,26 +137,27 @@ class Observation(EventReader):
         self.needs_python = any(device.shared_timeline is not None for device in devices)
         self._sources: tuple[Source, ...] = (*devices, table)
         self._origins = Origins(table)
-        self._lock = guard()  # forgotten onlookers are removed wherever the garbage collector runs
-        self._looking: tuple[ref[Onlooker], ...] = ()
+        self.lock = guard()  # forgotten onlookers are removed wherever the garbage collector runs
+        self.looking: tuple[ref[Onlooker], ...] = ()
         """One that nothing else refers to ends by itself; the next submission finds that it is gone."""
         self._listens = False
-        self._regions = Regions()
-        self._writes: SharedWeakKeys[Executable, dict[object, list[tuple[int, int, int]]]] = SharedWeakKeys()
-        """(binding, offset, length) of what a dispatch has written when it was looked at before."""
+        self._fills = True
+        """Whether memory of programs gets the pattern."""
+        self.regions = Regions()
+        self._executables: SharedWeakKeys[Executable, KnownExecutable] = SharedWeakKeys()
 
     @property
     def is_on(self) -> bool:
-        return bool(self._onlookers)
+        return bool(self.onlookers)
 
     @property
     def count(self) -> int:
         """How many look."""
-        return len(self._onlookers)
+        return len(self.onlookers)
 
     @property
-    def _onlookers(self) -> list[Onlooker]:
-        return [onlooker for onlooker in (look() for look in self._looking) if onlooker is not None]
+    def onlookers(self) -> list[Onlooker]:
+        return [onlooker for look in self.looking if (onlooker := look()) is not None]
 
     def add(self, onlooker: Onlooker) -> None:
         """UNIMPLEMENTED for devices that do not tell of single steps."""
@@ -167,25 +167,26 @@ class Observation(EventReader):
                     f"{device.uri} tells nothing of single dispatches; look at the program on local-sync or "
                     "local-task"
                 )
-        with self._lock:
+        with self.lock:
             before: tuple[ref[Onlooker], ...] | None = None
-            while before is not self._looking:  # else another one has been removed while this was made
-                before = self._looking
+            while before is not self.looking:  # else another one has been removed while this was made
+                before = self.looking
                 after = *before, ref(onlooker)
-            self._looking = after
+            self.looking = after
             if not before:
                 self._stop_listening()
                 self._listens = True  # first: an interrupt of what follows leaves what ends it
                 self._origins.forget()
+                self._fills = not any(device.device_allocator.is_zeroed for device in self._devices)
                 for source in self._sources:
                     listen(source, self)
 
     def remove(self, onlooker: Onlooker | None) -> None:
         """None: those that are gone."""
-        with self._lock:
-            if self._looking:
-                self._looking = tuple(look for look in self._looking if look() not in (onlooker, None))
-            if not self._looking:
+        with self.lock:
+            if self.looking:
+                self.looking = tuple(look for look in self.looking if look() not in (onlooker, None))
+            if not self.looking:
                 self._stop_listening()
 
     def _stop_listening(self) -> None:
@@ -193,11 +194,11 @@ class Observation(EventReader):
         if self._listens:
             for source in self._sources:
                 stop_listening(source, self)
-            self._regions = Regions()
+            self.regions = Regions()
             self._listens = False
 
     def close(self) -> None:
-        for onlooker in self._onlookers:
+        for onlooker in self.onlookers:
             self.remove(onlooker)
 
     # -- what devices tell ---------------------------------------------------------------------------
@@ -211,170 +212,209 @@ class Observation(EventReader):
         if event.kind != ALLOCATION or self._origins.is_foreign(event.place):
             return
         buffer = event.buffer
-        if not any(other.device_allocator.is_zeroed for other in self._devices):
-            if buffer is None or buffer.host_address == buffer.address:
-                memory(event.extent).fill(PATTERN)
-            else:
-                with unobserved():
-                    event.device.queue_fill(_ANY_QUEUE, None, None, buffer, 0, event.extent[1], PATTERN, 1)
-        with self._lock:
-            self._regions.forget(event.extent)
+        if self._fills and (buffer is None or buffer.host_address == buffer.address):
+            ctypes.memset(event.extent[0], PATTERN, event.extent[1])
+        elif self._fills:
+            with unobserved():
+                event.device.queue_fill(_ANY_QUEUE, None, None, buffer, 0, event.extent[1], PATTERN, 1)
+        with self.lock:
+            self.regions = self.regions.forget(event.extent)
 
     def submitted(self, work: Any) -> EventReader | None:
-        if not self.is_on:
+        looking = self.looking
+        onlookers = self.onlookers
+        if not onlookers:
             self.remove(None)
             return None
         origin = self._origins.find(getattr(work, "told_at", None))
         if origin is None:
             return None
-        with self._lock:
-            call = origin.call
-            if call is None:
-                return _Submission(self, origin, 0)
+        call = origin.call
+        if call is None:
+            return _Submission(self, origin, 0, looking, onlookers)
+        with self.lock:
             first = call.dispatches
-            for number, value in call.arguments.items():
-                if isinstance(value, tuple) and not first:
-                    self._regions.put(PlacedTensor(*value, DECLARED, f"{ARGUMENT}{number}"))
-            commands = work.commands if isinstance(work, ListCommandBuffer) else work
-            call.dispatches += getattr(commands, "dispatch_count", 0)
-            return _Submission(self, origin, first)
+            if call.arguments and not first:
+                self.regions = self.regions.declare(call.arguments)
+            count = getattr(work, "dispatch_count", None)
+            if count is None and isinstance(work, ListCommandBuffer):
+                count = work.commands.dispatch_count
+            call.dispatches += count or 0
+        return _Submission(self, origin, first, looking, onlookers)
 
-    # -- one step --------------------------------------------------------------------------------------
+    def known(self, executable: Executable | None) -> KnownExecutable:
+        """What was seen of an executable."""
+        if executable is None:
+            return KnownExecutable()
+        known = self._executables.get(executable)
+        return self._executables.setdefault(executable, KnownExecutable()) if known is None else known
 
-    def begin(self, step: DeviceStep, call: ObservedCall | None, first: int) -> list[Digest]:
-        """What has to be known of memory before the step."""
-        onlookers = self._onlookers
+
+class _Submission(Unique, EventReader):
+    """Observes one submission, step by step."""
+
+    def __init__(
+        self,
+        observation: Observation,
+        origin: CallOrigin,
+        first: int,
+        looking: object,
+        onlookers: Sequence[Onlooker],
+    ) -> None:
+        """``looking``: the observation's, with which it has these onlookers."""
+        self._observation = observation
+        self._looking = looking
+        self._onlookers = onlookers
+        self._origin = origin
+        self._first = first
+        self._digests: list[Digest] = []
+        self._writes: KnownWrites | None = None
+
+    def begins(self, step: DeviceStep) -> None:
+        """Notes what has to be known of memory before the step."""
+        call, onlookers = self._origin.call, self._who_looks()
         if call is not None and call.arguments:
             call.look = step.look
             for onlooker in onlookers:
                 onlooker.begins(call)
             call.arguments = {}
+        ordinal = self._first + step.index if step.kind == DISPATCH else None
+        self._digests, needs_changes = [], False
         for onlooker in onlookers:
-            onlooker.is_about(step, first + step.index if step.kind == DISPATCH else None)
-        if step.written is not None:
-            return []
-        known = self._known(step).get(_key(step))
-        numbers = range(len(step.operands)) if known is None else {binding for binding, _, _ in known}
-        extents = _merged([step.operands[number] for number in numbers])
-        return [Digest(extent, step.look) for extent in extents]
+            onlooker.is_about(step, ordinal)
+            needs_changes = needs_changes or onlooker.needs_changes
+        if step.kind != DISPATCH:
+            return
+        self._known = self._observation.known(step.executable)
+        self._key = step.function, step.constants, tuple([length for _, length in step.operands])
+        writes = self._writes = self._known.writes.get(self._key)
+        if step.left_to:
+            return
+        if writes is None or needs_changes or not writes.are_whole:
+            numbers = range(len(step.operands)) if writes is None else writes.bindings
+            extents = _merged([step.operands[number] for number in numbers])
+            self._digests = [Digest(extent, step.look) for extent in extents]
 
-    def end(self, step: DeviceStep, origin: CallOrigin, first: int, digests: Sequence[Digest]) -> None:
-        """The step is done: tells the onlookers."""
-        ordinal = first + step.index if step.kind == DISPATCH else None
-        dispatch = ObservedDispatch(step, origin, ordinal)
-        onlookers = self._onlookers
+    def ends(self, step: DeviceStep) -> None:
+        """Finds the tensors of a step that is done, and tells the onlookers."""
+        observation, is_dispatch = self._observation, step.kind == DISPATCH
+        ordinal = self._first + step.index if is_dispatch else None
+        kernel = self._known.kernel(step) if is_dispatch else ("", "")
+        dispatch = ObservedDispatch(step, self._origin, ordinal, kernel)
         types: dict[int, TensorKind] = {}
+        onlookers = self._who_looks()
         for onlooker in onlookers:
             types |= onlooker.types(dispatch)
-        with self._lock:
-            if step.kind == DISPATCH:
-                self._find_tensors(dispatch, step, digests, types)
-            else:
-                self._find_moved(dispatch, step, types)
-            for tensor in (*dispatch.inputs, *dispatch.outputs):
-                tensor.look = step.look
-            for tensor in dispatch.outputs:
-                tensor.origin = _origin(dispatch)
-                self._regions.put(PlacedTensor(tensor.extent, tensor.kind, tensor.source, tensor.origin))
-        dispatch.bound = partial(self._bound, step, dispatch)
+        changes, written = self._changes(step) if is_dispatch else ((), ())
+        with observation.lock:
+            regions = observation.regions
+            key = step.name, step.left_to, ordinal, step.operands, step.constants, written, *types.items()
+            found: FoundTensors | None = regions.after.get(key)
+            if found is None:
+                find = _tensors_of_dispatch if is_dispatch else _tensors_moved
+                found = regions.keep(key, find(step, dispatch.label, written, types, regions))
+            observation.regions = found.after
+        if found.places and (self._writes is None or self._writes.places != found.places):
+            self._known.learn(self._key, found.places, step.operands)
+        dispatch.show(found.inputs, found.outputs, changes)
+        dispatch.bound = partial(_bound, dispatch, step.look, found.after)
         try:
             for onlooker in onlookers:
                 onlooker.looks_at(dispatch)
         finally:
-            dispatch.bound = tuple
-            for tensor in (*dispatch.inputs, *dispatch.outputs):
-                tensor.end()
+            dispatch.end()
 
-    def _bound(self, step: DeviceStep, dispatch: ObservedDispatch) -> Sequence[ObservedTensor]:
-        known = [*dispatch.outputs, *(tensor for tensor in dispatch.inputs if tensor.offset is not None)]
-        return [
-            ObservedTensor(binding, *region, step.look)
-            for binding, operand in enumerate(step.operands)
-            for region in self._regions.inside(operand)
-            if not any(overlaps(region.extent, tensor.extent) for tensor in known)
-        ]
+    def _who_looks(self) -> Sequence[Onlooker]:
+        looking = self._observation.looking
+        if looking is not self._looking:
+            self._looking, self._onlookers = looking, self._observation.onlookers
+        return self._onlookers
 
-    def _writes_of(self, step: DeviceStep, changes: Sequence[Extent]) -> list[Extent]:
-        """What a dispatch has written; where that made no difference, what it has written before."""
-        known = self._known(step).get(_key(step), [])
-        written = [(step.operands[binding][0] + offset, length) for binding, offset, length in known]
-        for change in changes:
+    def _changes(self, step: DeviceStep) -> tuple[Sequence[Extent] | Comparison, tuple[Extent, ...]]:
+        """What a dispatch has changed, and what it has written: where that made no difference, what it has
+        written before."""
+        writes, digests = self._writes, self._digests
+        self._digests = []
+        if step.left_to:
+            return (), ()
+        written: list[Extent] = []
+        if writes is not None:
+            written = [(step.operands[binding][0] + offset, size) for binding, offset, size in writes.places]
+            if writes.are_whole or all([digest.is_as_before(written) for digest in digests]):
+                return Comparison(digests, written) if digests else written, tuple(written)
+        groups = [group for digest in digests for group in digest.changes()]
+        for change in joined(groups, parse(step.name)):
             if not any(contains(old, change) for old in written):
                 written = [*(old for old in written if not overlaps(old, change)), change]
-        return written
-
-    def _find_tensors(
-        self, dispatch: ObservedDispatch, step: DeviceStep, digests: Sequence[Digest], types: Types
-    ) -> None:
-        name, operands = parse(step.name), step.operands
-        groups = [group for digest in digests for group in digest.changes()]
-        changes = [run for group in groups for run in group]
-        writes = self._writes_of(step, joined(groups, name))
-        outputs = outputs_of(operands, writes or operands[-1:], name, types, self._regions)
-        if writes:  # later observers may give other types, or none
-            found = outputs_of(operands, writes, name, {}, self._regions) if types else outputs
-            places = [(t.binding, t.extent[0] - operands[t.binding][0], t.extent[1]) for t in found]
-            self._known(step)[_key(step)] = places
-        for tensor in outputs:
-            tensor.changes = changes
-        dispatch.outputs = tuple(outputs)
-        dispatch.inputs = tuple(inputs_of(operands, outputs, name, types, self._regions))
-        place_factors(dispatch.inputs, outputs, operands, name, step.constants)
-        if not name.types:
-            for tensor in dispatch.inputs:
-                tensor.guess_element(self._regions.elements, ALIKE)
-        for tensor in outputs:
-            tensor.guess(dispatch.inputs)
-
-    def _find_moved(self, dispatch: ObservedDispatch, step: DeviceStep, types: Types) -> None:
-        """What is copied keeps its type; fills and the like have bytes."""
-        tensors = []
-        for number, extent in enumerate(step.operands):
-            region = self._regions.at(step.operands[0]) if step.kind == "copy" else self._regions.at(extent)
-            kind = types.get(number) or (None if region is None else region.kind)
-            if kind is not None and kind.byte_length != extent[1]:
-                kind = None
-            source = "unknown" if kind is None or region is None else region.source
-            origin = "" if region is None else region.origin
-            tensors.append(ObservedTensor(number, extent, kind, source, origin))
-        written = step.written or ()
-        dispatch.outputs = tuple(tensors[number] for number in written)
-        dispatch.inputs = tuple(tensor for tensor in tensors if tensor.binding not in written)
-
-    def _known(self, step: DeviceStep) -> dict[object, list[tuple[int, int, int]]]:
-        return {} if step.executable is None else self._writes.setdefault(step.executable, {})
+        return [run for group in groups for run in group], tuple(written)
 
 
-class _Submission(Unique, EventReader):
-    """Observes one submission."""
+def _bound(dispatch: ObservedDispatch, look: Look, regions: Regions) -> Sequence[ObservedTensor]:
+    known = [*dispatch.outputs, *(tensor for tensor in dispatch.inputs if tensor.offset is not None)]
+    return [
+        ObservedTensor(binding, *region, look)
+        for binding, operand in enumerate(dispatch.operands)
+        for region in regions.inside(operand)
+        if not any(overlaps(region.extent, tensor.extent) for tensor in known)
+    ]
 
-    def __init__(self, observation: Observation, origin: CallOrigin, first: int) -> None:
-        self._observation = observation
-        self._origin = origin
-        self._first = first
-        self._digests: list[Digest] = []
 
-    def begins(self, step: DeviceStep) -> None:
-        self._digests = self._observation.begin(step, self._origin.call, self._first)
+def _tensors_of_dispatch(
+    step: DeviceStep, label: str, written: Sequence[Extent], types: Types, regions: Regions
+) -> FoundTensors:
+    name, operands = parse(step.name), step.operands
+    outputs = outputs_of(operands, written or operands[-1:], name, types, regions)
+    # later observers may give other types, or none
+    learnt = outputs_of(operands, written, name, {}, regions) if types and written else outputs
+    places = [(t.binding, t.extent[0] - operands[t.binding][0], t.extent[1]) for t in learnt]
+    inputs = inputs_of(operands, outputs, name, types, regions)
+    place_factors(inputs, outputs, operands, name, step.constants)
+    if not name.types:
+        for tensor in inputs:
+            tensor.guess_element(regions.elements, ALIKE)
+    for tensor in outputs:
+        tensor.guess(inputs)
+    return _found(inputs, () if step.left_to else outputs, tuple(places) if written else (), label, regions)
 
-    def ends(self, step: DeviceStep) -> None:
-        digests, self._digests = self._digests, []
-        self._observation.end(step, self._origin, self._first, digests)
+
+def _tensors_moved(
+    step: DeviceStep, label: str, written: Sequence[Extent], types: Types, regions: Regions
+) -> FoundTensors:
+    """What is copied keeps its type; fills and the like have bytes."""
+    tensors = []
+    for number, extent in enumerate(step.operands):
+        region = regions.at(step.operands[0]) if step.kind == "copy" else regions.at(extent)
+        kind = types.get(number) or (None if region is None else region.kind)
+        if kind is not None and kind.byte_length != extent[1]:
+            kind = None
+        source = "unknown" if kind is None or region is None else region.source
+        origin = "" if region is None else region.origin
+        tensors.append(ObservedTensor(number, extent, kind, source, origin))
+    numbers = step.written or ()
+    inputs = [tensor for tensor in tensors if tensor.binding not in numbers]
+    origin = _MOVED.get(step.kind, label)
+    if step.kind == "copy":
+        origin = _COPY + (inputs[0].origin.removeprefix(_COPY) or "what no dispatch made")
+    return _found(inputs, [tensors[number] for number in numbers], (), origin, regions)
+
+
+def _found(
+    inputs: Sequence[ObservedTensor],
+    outputs: Sequence[ObservedTensor],
+    places: tuple[Place, ...],
+    origin: str,
+    regions: Regions,
+) -> FoundTensors:
+    """``origin``: that of the outputs, which lie there from now on."""
+    for tensor in outputs:
+        tensor.origin = origin
+        regions = regions.put(PlacedTensor(tensor.extent, tensor.kind, tensor.source, origin))
+    return FoundTensors(tuple(inputs), tuple(outputs), places, regions)
 
 
 _MOVED: Final = {"read": READ, "update": "an update with data of the program", "fill": "a fill"}
 """What made a tensor that no dispatch made."""
 _COPY: Final = "a copy of "
-
-
-def _origin(dispatch: ObservedDispatch) -> str:
-    if dispatch.kind == "copy":
-        return _COPY + (dispatch.inputs[0].origin.removeprefix(_COPY) or "what no dispatch made")
-    return _MOVED.get(dispatch.kind, dispatch.label)
-
-
-def _key(step: DeviceStep) -> object:
-    return step.function, step.constants, tuple(length for _, length in step.operands)
 
 
 def _merged(extents: Sequence[Extent]) -> list[Extent]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from jitree.base.events import Handle
 from jitree.base.records import NamedTuple
@@ -14,7 +15,7 @@ from jitree.codegen.record import words_of
 from jitree.dispatch.backtrace import asking, describe
 from jitree.hal.buffer import BufferView
 from jitree.hal.stepwise import looked_at
-from jitree.observe.export_names import TensorKind, kind_of
+from jitree.observe.export_names import TensorKind, kind_and_length
 from jitree.regs.layout import Entry
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Origins:
         self.count = 0
         """Calls so far."""
         self._view = table.ref_types.lookup("hal.buffer_view")
+        self._found: dict[int, ref[Machine]] = {}
+        """Machines by the addresses of their state."""
 
     def forget(self) -> None:
         """Nothing is known of calls that have begun."""
@@ -81,8 +84,8 @@ class Origins:
             if type(value) is Handle:
                 value = self._seen(value)
             elif isinstance(value, BufferView):
-                kind = kind_of(value.element_type, value.shape)
-                value = (value.buffer.address, kind.byte_length), kind
+                kind, length = kind_and_length(value.element_type, value.shape)
+                value = (value.buffer.address, length), kind
             if type(value) in (float, tuple):
                 known[place] = value
         event.machine.observed = ObservedCall(event.name, known)
@@ -90,13 +93,13 @@ class Origins:
     def _seen(self, handle: int) -> Argument | None:
         """A buffer view in a register, as its entry has it."""
         table = self._table
-        if table.kind(handle) != self._view:
-            return None
         word = (handle - table.base) >> 3
+        if not handle or table.i32[2 * word + _ENTRY.kind] != self._view:
+            return None
         shape = word + (table.extension >> 3)
-        sizes = table.i64[shape : shape + table.i32[2 * word + _ENTRY.rank]]
-        kind = kind_of(table.i32[2 * word + _ENTRY.element_type], tuple(sizes))
-        return (table.i64[word + _ENTRY.address], kind.byte_length), kind
+        sizes = tuple(table.i64[shape : shape + table.i32[2 * word + _ENTRY.rank]])
+        kind, length = kind_and_length(table.i32[2 * word + _ENTRY.element_type], sizes)
+        return (table.i64[word + _ENTRY.address], length), kind
 
     def is_foreign(self, place: Place | None) -> bool:
         """Whether a program of another session does what is told."""
@@ -127,7 +130,14 @@ class Origins:
 
     def _machine(self, place: Place) -> Machine | None:
         """The machine of the session that machine code runs on; None for one of another session."""
-        return next((machine for machine in self._machines if machine.state_address == place[0]), None)
+        address = place[0]
+        known = self._found.get(address)
+        machine = None if known is None else known()
+        if machine is None or machine.state_address != address:
+            machine = next((each for each in self._machines if each.state_address == address), None)
+            if machine is not None:
+                self._found[address] = ref(machine)
+        return machine
 
 
 def _location(machine: Machine, operands: int) -> str:

@@ -2,20 +2,49 @@
 
 Compilers put many tensors into one allocation and bind all of it to each dispatch; where in it a kernel reads
 and writes is in its machine code. So outputs are found by what changes, inputs by what was put there before.
+
+Programs bind all of their constants to each dispatch, and say in a number of the dispatch, a push constant,
+where in them the weights of a product of matrices begin. What else such numbers are for, other tensors tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.observe.export_names import ExportName, TensorKind, fits, flat
-from jitree.observe.tensors import DECLARED, ELEMENTS_NAMED, GIVEN, LINE, NAMED, UNKNOWN, ObservedTensor
+from jitree.observe.tensors import (
+    ARGUMENT,
+    DECLARED,
+    ELEMENTS_NAMED,
+    GIVEN,
+    LINE,
+    NAMED,
+    READ,
+    UNKNOWN,
+    ObservedTensor,
+)
 
 if TYPE_CHECKING:
     from jitree.hal.stepwise import Extent
+    from jitree.observe.origins import Argument
     from jitree.types import ElementType
+
+
+class _Known:
+    """The tensors and states that are known: what is equal is one object."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[PlacedTensor, PlacedTensor] = {}
+        self.states: dict[tuple[frozenset[Extent], tuple[int, ...]], Regions] = {}
+        self.size = 0
+
+    def clear(self) -> None:
+        """Forgets all. States that are in use stay what they are."""
+        for state in self.states.values():
+            state.after.clear()
+        self.tensors, self.states, self.size = {}, {}, 0
 
 
 class PlacedTensor(NamedTuple):
@@ -40,28 +69,78 @@ def contains(outer: Extent, inner: Extent) -> bool:
     return outer[0] <= inner[0] and end_of(inner) <= end_of(outer)
 
 
+_LARGEST_KNOWN: Final = 1 << 20
+"""Tensors of all states that are known together; with more of them none is known."""
+_WEIGHT: Final = 64
+"""Of what followed once, in such tensors."""
+
+
 class Regions:
-    """The latest tensor at each place, oldest first."""
+    """The latest tensor at each place at one time, oldest first. What is written makes others: the same ones
+    where the same was written before, so that what follows from them is found once."""
 
-    def __init__(self) -> None:
-        self._regions: list[PlacedTensor] = []
-        self._scratch: dict[int, int] = {}
-        """Length by address of what programs have asked for."""
+    __slots__ = ("_known", "_regions", "_scratch", "after")
 
-    def put(self, region: PlacedTensor) -> None:
+    def __init__(
+        self,
+        regions: tuple[PlacedTensor, ...] = (),
+        scratch: frozenset[Extent] = frozenset(),
+        known: _Known | None = None,
+    ) -> None:
+        self._regions = regions
+        self._scratch = scratch
+        """What programs have asked for."""
+        self._known = _Known() if known is None else known
+        self.after: dict[Hashable, Any] = {}
+        """What followed, by what was done."""
+
+    def put(self, region: PlacedTensor) -> Regions:
         """A tensor has been written. An argument that it is a part of stays an argument."""
-        self._regions = [
+        kept = [
             other
             for other in self._regions
             if not overlaps(other.extent, region.extent)
             or (other.source == DECLARED != region.source and contains(other.extent, region.extent))
         ]
-        self._regions.append(region)
+        return self._state((*kept, self._known.tensors.setdefault(region, region)), self._scratch)
 
-    def forget(self, extent: Extent) -> None:
+    def forget(self, extent: Extent) -> Regions:
         """A program has asked for memory, which holds nothing any more."""
-        self._scratch[extent[0]] = extent[1]
-        self._regions = [other for other in self._regions if not overlaps(other.extent, extent)]
+        found: Regions | None = self.after.get(extent)
+        if found is None:
+            scratch = {other for other in self._scratch if other[0] != extent[0]} | {extent}
+            left = tuple(other for other in self._regions if not overlaps(other.extent, extent))
+            found = self.keep(extent, self._state(left, frozenset(scratch)))
+        return found
+
+    def declare(self, arguments: Mapping[int, Argument]) -> Regions:
+        """A call has begun, with these arguments."""
+        tensors = tuple([(number, value) for number, value in arguments.items() if isinstance(value, tuple)])
+        found: Regions | None = self.after.get(tensors)
+        if found is None:
+            found = self
+            for number, (extent, kind) in tensors:
+                found = found.put(PlacedTensor(extent, kind, DECLARED, f"{ARGUMENT}{number}"))
+            self.keep(tensors, found)
+        return found
+
+    def keep(self, key: Hashable, after: Any) -> Any:
+        """Keeps what followed from something that was done."""
+        known = self._known
+        known.size += _WEIGHT
+        if known.size > _LARGEST_KNOWN:
+            known.clear()
+        self.after[key] = after
+        return after
+
+    def _state(self, regions: tuple[PlacedTensor, ...], scratch: frozenset[Extent]) -> Regions:
+        known = self._known
+        key = scratch, tuple(map(id, regions))
+        found = known.states.get(key)
+        if found is None:
+            found = known.states[key] = Regions(regions, scratch, known)
+            known.size += len(regions) + 1
+        return found
 
     @property
     def elements(self) -> set[ElementType]:
@@ -70,7 +149,7 @@ class Regions:
 
     def is_scratch(self, extent: Extent) -> bool:
         """Whether a range lies in memory that a program has asked for: no constants do."""
-        return any(overlaps(item, extent) for item in self._scratch.items())
+        return any(overlaps(item, extent) for item in self._scratch)
 
     def at(self, extent: Extent) -> PlacedTensor | None:
         """The tensor that a range is, but for padding after it."""
@@ -254,3 +333,53 @@ def _part(
 
 def _aligned(address: int) -> int:
     return address & -LINE
+
+
+_ALIGNMENT: Final = 64
+"""Tensors in a block begin at multiples of it."""
+
+
+def place_factors(
+    inputs: Sequence[ObservedTensor],
+    outputs: Sequence[ObservedTensor],
+    operands: Sequence[Extent],
+    name: ExportName,
+    constants: Sequence[int],
+) -> None:
+    """Gives inputs, whole blocks of constants, the part that the dispatch's name says. Its constants say it
+    too. That is so where there is one way only: as many blocks as places and operands that nothing else
+    explains."""
+    blocks = [tensor for tensor in inputs if _is_block(tensor, operands)]
+    others = [tensor for tensor in (*inputs, *outputs) if tensor not in blocks]
+    places = list(constants)
+    for tensor in others:
+        offset = tensor.extent[0] - operands[tensor.binding][0]
+        if offset in places:
+            places.remove(offset)
+    kinds = _unread(name, [tensor for tensor in others if tensor not in outputs])
+    if not blocks or not len(blocks) == len(places) == len(kinds):
+        return
+    parts = list(zip(blocks, places, kinds, strict=True))
+    if all(_fits(tensor, place, kind) for tensor, place, kind in parts):
+        for tensor, place, kind in parts:
+            tensor.extent = tensor.extent[0] + place, kind.byte_length
+            tensor.kind, tensor.source, tensor.offset = kind, NAMED, place
+
+
+def _is_block(tensor: ObservedTensor, operands: Sequence[Extent]) -> bool:
+    is_whole = tensor.extent == operands[tensor.binding]
+    return is_whole and tensor.source in (ELEMENTS_NAMED, UNKNOWN) and tensor.origin in ("", READ)
+
+
+def _unread(name: ExportName, known: Sequence[ObservedTensor]) -> list[TensorKind]:
+    """Operands of the product that are none of the known inputs."""
+    kinds = list(name.factors)
+    for tensor in known:
+        found = next((kind for kind in kinds if kind.byte_length == tensor.extent[1]), None)
+        if found is not None:
+            kinds.remove(found)
+    return kinds
+
+
+def _fits(tensor: ObservedTensor, place: int, kind: TensorKind) -> bool:
+    return 0 <= place <= tensor.extent[1] - kind.byte_length and place % _ALIGNMENT == 0

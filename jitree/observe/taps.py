@@ -170,19 +170,27 @@ class Selection(Unique):
         """… that were called, modules and functions."""
         self._last = 0
         """Their highest ordinal."""
+        self._known: dict[tuple[str, ...], bool] = {}
+        """Whether one is meant, but for its ordinal."""
 
     def __contains__(self, dispatch: ObservedDispatch) -> bool:
         if dispatch.kind != DISPATCH:
             return dispatch.kind in self._patterns
-        self.names[dispatch.name] = self._functions[dispatch.function] = None
-        self._last = max(self._last, dispatch.ordinal or 0)
-        called_module, _, called = dispatch.function.rpartition(".")
-        return (
-            self._is_name(dispatch.name)
-            and (self._ordinals is None or dispatch.ordinal in self._ordinals)
-            and (self._module is None or self._module in (called_module, _submitting_module(dispatch)))
-            and (self._function is None or self._function in (called, dispatch.function))
-        )
+        ordinal = dispatch.ordinal or 0
+        if ordinal > self._last:
+            self._last = ordinal
+        name, function = dispatch.name, dispatch.function
+        module = "" if self._module is None else _submitting_module(dispatch)
+        is_meant = self._known.get((name, function, module))
+        if is_meant is None:
+            self.names[name] = self._functions[function] = None
+            called_module, _, called = function.rpartition(".")
+            is_meant = self._known[name, function, module] = (
+                self._is_name(name)
+                and (self._module is None or self._module in (called_module, module))
+                and (self._function is None or self._function in (called, function))
+            )
+        return is_meant and (self._ordinals is None or dispatch.ordinal in self._ordinals)
 
     def _is_name(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self._patterns)
@@ -428,6 +436,8 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
                 f"{tensor.type} ({tensor.source})" if tensor.stats is None else str(tensor.stats)
                 for tensor in dispatch.outputs
             )
+            if dispatch.left_to:
+                made = f"nothing, a kernel does its work with {dispatch.left_to}"
             lines.append(f"{dispatch.label}: {made}")
         return "\n".join(lines) or f"<jitree taps of nothing: {self._selection.nothing().message}>"
 

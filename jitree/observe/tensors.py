@@ -7,6 +7,7 @@ bits. One change in 65536 is not seen, and those next to it are.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -15,7 +16,6 @@ import numpy as np
 from jitree.base.elements import is_integer, unpack_integers
 from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Unique
-from jitree.errors import locations
 from jitree.hal.stepwise import looked_at
 from jitree.observe.export_names import TensorKind, flat
 from jitree.types import CLASS_UNSIGNED, is_packed
@@ -43,6 +43,8 @@ _KEPT_BITS: Final = np.uint64(48)
 def pieces(extent: Extent, look: Look, size: int) -> Iterator[npt.NDArray[np.uint8]]:
     """The bytes of a range, so many at a time."""
     address, length = extent
+    if length <= size:  # as of nearly all tensors
+        return iter((look(extent),) if length else ())
     return (look((address + first, min(size, length - first))) for first in range(0, length, size))
 
 
@@ -54,6 +56,19 @@ class Digest:
         self._look = look
         self._unit = 1 if extent[1] <= _COPIED else LINE
         self._before = [self._seen(piece) for piece in self._pieces()]
+
+    def is_as_before(self, written: Sequence[Extent]) -> bool:
+        """Whether nothing has changed but these ranges; False also where only all of it tells."""
+        address, length = self.extent
+        if self._unit != 1 or len(self._before) != 1:
+            return False
+        before, now, first = self._before[0], self._look(self.extent), 0
+        for start, size in (*sorted(written), (address + length, 0)):
+            last = min(start - address, length)
+            if first < last and before[first:last].tobytes() != now[first:last].tobytes():
+                return False
+            first = max(first, start + size - address)
+        return True
 
     def changes(self) -> list[list[Extent]]:
         """Lists ranges that have changed since, to the byte or line, near ones together. A gap is left where
@@ -103,6 +118,28 @@ class Digest:
         return ((words @ _FACTORS) >> _KEPT_BITS).astype(np.uint16)
 
 
+class Comparison(Unique):
+    """What a dispatch has changed, found when somebody asks while it is looked at."""
+
+    __slots__ = ("_digests", "_found")
+
+    def __init__(self, digests: Sequence[Digest], written: Sequence[Extent]) -> None:
+        """``written``: what it is known to write, which it has changed if nobody asks."""
+        self._digests = digests
+        self._found = written
+
+    @property
+    def found(self) -> Sequence[Extent]:
+        if self._digests:
+            self._found = [run for digest in self._digests for group in digest.changes() for run in group]
+            self._digests = ()
+        return self._found
+
+    def end(self) -> None:
+        """The memory may hold something else from now on."""
+        self._digests = ()
+
+
 GUESSED: Final = "guess: as the inputs"
 """The source of a type that nothing says, where all inputs have one."""
 ALIKE: Final = "guess: as all other tensors"
@@ -146,12 +183,25 @@ def elements_of(data: npt.NDArray[np.uint8], element: ElementType, count: int) -
     return data.view(element.dtype)
 
 
+@lru_cache(256)
+def _plain(kind: TensorKind) -> tuple[int, np.dtype[Any]] | None:
+    """Bytes of a tensor that is looked at in one piece, and the type that its bytes show; None for others."""
+    element, length = kind.element, kind.byte_length
+    is_one = has_elements(element) and not is_packed(element) and length <= _PIECE // 2
+    return (length, element.dtype) if is_one else None
+
+
 class ObservedTensor(Unique):
     """A tensor that a dispatch reads or writes.
 
     ``array`` is a read-only view of the device's memory (a copy, where the host does not see that) while the
     dispatch is looked at, and a copy of it where it is kept.
     """
+
+    __slots__ = (
+        "_changes", "_is_over", "_kept", "binding", "extent", "kind", "look", "offset", "origin", "source",
+        "stats",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -173,12 +223,21 @@ class ObservedTensor(Unique):
         """Where the type comes from: DECLARED, GIVEN, NAMED, UNKNOWN."""
         self.origin = origin
         """What made the contents, as far as that is known: ``main_dispatch_3_… (dispatch 3)``."""
-        self.changes: Sequence[Extent] = ()
-        """Memory that the dispatch has changed."""
+        self._changes: Sequence[Extent] | Comparison = ()
         self.stats: Statistics | None = None
         self.look = look
         self._kept: npt.NDArray[Any] | None = None
         self._is_over = False
+
+    @property
+    def changes(self) -> Sequence[Extent]:
+        """Memory that the dispatch has changed."""
+        changes = self._changes
+        return changes.found if isinstance(changes, Comparison) else changes
+
+    @changes.setter
+    def changes(self, changes: Sequence[Extent] | Comparison) -> None:
+        self._changes = changes
 
     @property
     def type(self) -> str:
@@ -219,6 +278,9 @@ class ObservedTensor(Unique):
         if self._kept is not None:
             return iter((self._kept.reshape(-1),))
         bits = 8 if self.kind is None else self.kind.element.bits
+        plain = None if self.kind is None else _plain(self.kind)
+        if plain is not None:
+            return iter((self.look((self.extent[0], plain[0])).view(plain[1]),))
         parts = pieces(self._elements, self.look, _PIECE // bits * bits)
         return (self._typed(piece, number * (_PIECE // bits * 8)) for number, piece in enumerate(parts))
 
@@ -264,6 +326,16 @@ class ObservedTensor(Unique):
         element = self.extent[0] + int(place) * size, size
         return any(first < sum(element) and element[0] < first + length for first, length in self.changes)
 
+    def seen(self, look: Look | None, changes: Sequence[Extent] | Comparison) -> ObservedTensor:
+        """Makes another one of the same, whose memory is looked at by ``look``; None: it is no more."""
+        made = ObservedTensor(self.binding, self.extent, self.kind, self.source, self.origin)
+        made.offset, made._changes = self.offset, changes
+        if look is None:
+            made.end()
+        else:
+            made.look = look
+        return made
+
     def _view(self) -> npt.NDArray[Any]:
         return self._typed(self.look(self._elements), 0).reshape(self.array_shape)
 
@@ -278,40 +350,93 @@ class ObservedTensor(Unique):
         return f"<{self.type} in binding {self.binding}; type: {self.source}>"
 
 
+Group = tuple["ObservedTensor", ...]
+
+
 class ObservedDispatch(Unique):
     """One dispatch of a call, or another operation of a queue."""
+
+    __slots__ = (
+        "_changes", "_compiled", "_found", "_inputs", "_look", "_origin", "_outputs", "bound", "constants",
+        "executable", "kind", "left_to", "name", "operands", "ordinal", "workgroups",
+    )  # fmt: skip
 
     what: ClassVar[str] = DISPATCH
     """The word before its ordinal."""
 
-    def __init__(self, step: DeviceStep, origin: CallOrigin, ordinal: int | None) -> None:
+    def __init__(
+        self, step: DeviceStep, origin: CallOrigin, ordinal: int | None, kernel: tuple[str, str] = ("", "")
+    ) -> None:
+        """``kernel``: the name of its executable, and what that says of where the dispatch comes from."""
         self.kind = step.kind
         """``dispatch``, ``fill``, ``copy``, ``update``, ``read`` or ``write``."""
         self.name = step.name
         """The full name of the export; that of the operation for others."""
         self.ordinal = ordinal
         """Number among the dispatches of the call; None for what is no dispatch."""
-        call = origin.call
-        self.call = 0 if call is None else call.number
-        """Number of the call in the session, since something observes it."""
-        self.function = "" if call is None else call.function
-        """``module.function`` that was called."""
-        self.executable = getattr(step.executable, "name", "")
+        self.executable, self._compiled = kernel
         self.workgroups = step.workgroups
         self.operands = step.operands
         """Address and bytes of each binding."""
         self.constants = step.constants
-        self.inputs: tuple[ObservedTensor, ...] = ()
-        self.outputs: tuple[ObservedTensor, ...] = ()
+        self.left_to = step.left_to
+        """The dispatch with which a kernel does its work, where it is in a run that is replaced: then it has
+        no outputs."""
         self.bound: Callable[[], Sequence[ObservedTensor]] = tuple
         """While it is looked at: all tensors in the memory bound to it, but for outputs. In an allocation
         that tensors share there are more of them than inputs."""
-        places = step.executable.places(step.function) if step.executable and step.kind == DISPATCH else ()
-        self.location = origin.location + (f"; compiled from {locations(places)}" if places else "")
+        self._origin = origin
+        self._look: Look | None = step.look
+        self._inputs: Group | None = None
+        self._outputs: Group | None = None
+
+    def show(self, inputs: Group, outputs: Group, changes: Sequence[Extent] | Comparison = ()) -> None:
+        """Shows copies of these tensors, which are made when somebody asks for one. ``changes``: memory that
+        the dispatch has changed."""
+        self._found, self._changes = (inputs, outputs), changes
+
+    def end(self) -> None:
+        """The memory may hold something else from now on."""
+        self._look, self.bound = None, tuple
+        if isinstance(self._changes, Comparison):
+            self._changes.end()
+        for tensor in (*(self._inputs or ()), *(self._outputs or ())):
+            tensor.end()
+
+    @property
+    def inputs(self) -> Group:
+        if self._inputs is None:
+            self._inputs = tuple([tensor.seen(self._look, ()) for tensor in self._found[0]])
+        return self._inputs
+
+    @property
+    def outputs(self) -> Group:
+        if self._outputs is None:
+            self._outputs = tuple([tensor.seen(self._look, self._changes) for tensor in self._found[1]])
+        return self._outputs
+
+    @property
+    def call(self) -> int:
+        """Number of the call in the session, since something observes it."""
+        call = self._origin.call
+        return 0 if call is None else call.number
+
+    @property
+    def function(self) -> str:
+        """``module.function`` that was called."""
+        call = self._origin.call
+        return "" if call is None else call.function
+
+    @property
+    def location(self) -> str:
         """The function of the program that submitted it, with its source where the module says it; and what
         the executable says of the dispatch's."""
-        self.call_site = origin.call_site
+        return self._origin.location + self._compiled
+
+    @property
+    def call_site(self) -> str:
         """The line of Python that called."""
+        return self._origin.call_site
 
     @property
     def stats(self) -> Statistics | None:

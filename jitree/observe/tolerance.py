@@ -59,60 +59,57 @@ def split(parts: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
 
 def statistics(parts: Parts, shape: tuple[int, ...], kind: str) -> Statistics:
     """Those of a tensor; of complex ones of both parts together. ``kind`` is its type, as it is shown."""
-    zeros = nans = infinities = count = 0
+    zeros = nans = infinities = count = seen = 0
     total = squares = 0.0
     least, most = np.inf, -np.inf
     signs = set[float]()
-    for piece in _numbers(parts):
-        finite, missing = piece, 0
-        if not np.isfinite(piece).all():
-            finite, missing = piece[np.isfinite(piece)], int(np.isnan(piece).sum())
-            signs.update(np.unique(piece[np.isinf(piece)]).tolist())
-        nans, infinities = nans + missing, infinities + len(piece) - len(finite) - missing
-        zeros += len(piece) - int(np.count_nonzero(piece))
-        if len(finite):
-            least, most = min(least, float(finite.min())), max(most, float(finite.max()))
-            with np.errstate(over="ignore"):
-                total += float(finite.sum())
-                squares += float(np.square(finite).sum())
-            count += len(finite)
-    if not count:
-        nothing = float("nan")
-        ends = (min(signs), max(signs)) if signs else (nothing, nothing)
-        empty = *ends, nothing, abs(ends[0]), nothing
-        return Statistics(shape, kind, *empty, zeros, nans, infinities, ())
+    finite = np.empty(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for piece in _numbers(parts):
+            seen, finite, missing = seen + 1, piece, 0
+            added = float(_sum(piece))
+            if not math.isfinite(added):
+                finite, missing = piece[np.isfinite(piece)], int(np.isnan(piece).sum())
+                signs.update(np.unique(piece[np.isinf(piece)]).tolist())
+                added = float(_sum(finite))
+            nans, infinities = nans + missing, infinities + len(piece) - len(finite) - missing
+            zeros += len(piece) - int(np.count_nonzero(piece))
+            if len(finite):
+                least, most = min(least, float(_least(finite))), max(most, float(_most(finite)))
+                total += added
+                squares += float(_sum(np.square(finite)))
+                count += len(finite)
+        if not count:
+            nothing = float("nan")
+            ends = (min(signs), max(signs)) if signs else (nothing, nothing)
+            empty = *ends, nothing, abs(ends[0]), nothing
+            return Statistics(shape, kind, *empty, zeros, nans, infinities, ())
+        histogram = _histogram((finite,) if seen == 1 else _numbers(parts), least, most)
+    absmax, rms = max(abs(least), abs(most)), (squares / count) ** 0.5
     return Statistics(
-        shape,
-        kind,
-        least,
-        most,
-        total / count,
-        max(abs(least), abs(most)),
-        (squares / count) ** 0.5,
-        zeros,
-        nans,
-        infinities,
-        _histogram(parts, least, most),
+        shape, kind, least, most, total / count, absmax, rms, zeros, nans, infinities, histogram
     )
+
+
+_sum, _least, _most = np.add.reduce, np.minimum.reduce, np.maximum.reduce
 
 
 def _numbers(parts: Parts) -> Iterator[npt.NDArray[np.float64]]:
     for piece in split(parts()):
         numbers = piece.view(piece.real.dtype) if piece.dtype.kind == "c" else piece
-        with np.errstate(invalid="ignore"):
-            yield numbers.astype(np.float64)
+        yield numbers.astype(np.float64)
 
 
-def _histogram(parts: Parts, least: float, most: float) -> tuple[int, ...]:
+def _histogram(pieces: Iterable[npt.NDArray[np.float64]], least: float, most: float) -> tuple[int, ...]:
     scale = BINS / (most - least) if most > least else 0.0
-    counts = np.zeros(BINS, np.int64)
-    if not np.isfinite(scale):
+    if not math.isfinite(scale) or not math.isfinite(most - least):
         return ()
-    for piece in _numbers(parts):
-        finite = piece if np.isfinite(piece).all() else piece[np.isfinite(piece)]
+    counts = np.zeros(BINS, np.int64)
+    for piece in pieces:
+        finite = piece if math.isfinite(_sum(piece)) else piece[np.isfinite(piece)]
         places = np.minimum((finite - least) * scale, BINS - 1).astype(np.int64)
         counts += np.bincount(places, minlength=BINS)
-    return tuple(map(int, counts))
+    return tuple(counts.tolist())
 
 
 class Tolerance(NamedTuple):

@@ -184,10 +184,11 @@ class Machine:
         frame, state = self.frames[:FRAME_WORDS].tobytes(), self.state[STATE_ENTRY].tobytes()
         return memoryview(frame).cast("q"), memoryview(state).cast("q")
 
-    def show_host(self, function: FunctionRecord) -> None:
-        """Shows the registers of the host's frame, where machine code has made it."""
-        self._select(0, function)
-        self.frame = 0
+    @property
+    def host_registers(self) -> Window:
+        """Those of the host's frame, where machine code has made it."""
+        key = (self.frames[_FRAME.values], self.frames[_FRAME.refs])
+        return self._windows.get(key) or self._make_window(key)
 
     @property
     def host_values(self) -> memoryview:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from jitree.observe.export_names import parse
-from jitree.observe.observation import place_factors
-from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of
+from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of, place_factors
 
 
 @pytest.mark.parametrize(
@@ -37,9 +36,9 @@ def test_a_block_that_is_as_long_as_another_input() -> None:
     """One allocation of the call is bound to both: the tensor that was put there is read, not the whole."""
     name, regions = parse("f_dispatch_0_matmul_8x16x16_f32"), Regions()
     block, made = (4096, 1024), (4096, 512)
-    regions.forget(block)
+    regions = regions.forget(block)
     kind = name.outputs[0]
-    regions.put(PlacedTensor(made, kind, "name", "before (dispatch 3)"))
+    regions = regions.put(PlacedTensor(made, kind, "name", "before (dispatch 3)"))
     operands = [block, (8192, 1024), block]
     outputs = outputs_of(operands, [(4608, 512)], name, {}, regions)
     inputs = inputs_of(operands, outputs, name, {}, regions)
@@ -102,7 +101,7 @@ def test_the_part_of_a_block_of_constants(
     operands = [(4096, 1024), (8192, 8192), (4096, 1024)]
     parsed, regions = parse(name), Regions()
     kind = parse("f_dispatch_0_elementwise_4x32_" + parsed.types[0].name).outputs[0]
-    regions.put(PlacedTensor((4608, kind.byte_length), kind, "name", "before (dispatch 3)"))
+    regions = regions.put(PlacedTensor((4608, kind.byte_length), kind, "name", "before (dispatch 3)"))
     outputs = outputs_of(operands, [(4096, 128)], parsed, {}, regions)
     inputs = inputs_of(operands, outputs, parsed, {}, regions)
     place_factors(inputs, outputs, operands, parsed, constants)
@@ -114,11 +113,11 @@ def test_the_part_of_a_block_of_constants(
     ("elements", "least", "most"),
     [([np.inf] * 3, np.inf, np.inf), ([np.nan, -np.inf], -np.inf, -np.inf),
      ([np.inf, -np.inf], -np.inf, np.inf), ([np.inf, 1, np.nan], 1, 1),
-     ([np.nan], np.nan, np.nan), ([], np.nan, np.nan)],
+     ([np.nan], np.nan, np.nan), ([], np.nan, np.nan), ([1e308, -1e308], -1e308, 1e308)],
 )  # fmt: skip
-def test_least_and_greatest_without_finite_elements(elements: list[float], least: float, most: float) -> None:
+def test_least_and_greatest_without_a_usual_range(elements: list[float], least: float, most: float) -> None:
     from jitree.observe.tolerance import statistics
 
-    array = np.array(elements, np.float32)
+    array = np.array(elements, np.float64)
     found = statistics(lambda: iter([array]), array.shape, "f32")
     np.testing.assert_equal([found.min, found.max, found.absmax], [least, most, max(abs(least), abs(most))])

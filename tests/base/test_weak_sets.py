@@ -109,7 +109,7 @@ TABLES = {
 BY_OBJECT = {
     "native code": tiering._modules, "ties": argument_placement._found,
     "array libraries": dlpack._functions,
-    "references": references._tables, "observed writes": Observation(Mock(), ())._writes,
+    "references": references._tables, "observed executables": Observation(Mock(), ())._executables,
 }  # fmt: skip
 
 

@@ -199,8 +199,20 @@ def test_a_run_of_dispatches_is_one_kernel(device: str, kernel: Kernel) -> None:
             pytest.raises(jitree.errors.FailedPreconditionError, match="differ in binding 2 of main_disp"),
         ):
             main(x * 5, weights, scales)
-        with session.replace(RUN[::-1], Kernel(lambda *tensors: None, [*SIZES[3:], *SIZES[:3]])):
-            assert np.array_equal(np.asarray(main(x, weights, scales)), expected)  # not in this order
+        with (
+            session.replace(RUN[::-1], Kernel(lambda *tensors: None, [*SIZES[3:], *SIZES[:3]])),
+            pytest.warns(RuntimeWarning, match="in the order main_dispatch_0_.*, main_dispatch_1_") as told,
+        ):
+            for _ in range(2):
+                assert np.array_equal(np.asarray(main(x, weights, scales)), expected)  # not in this order
+        assert len(told) == 1
+        with session.replace(RUN, kernel), session.tap() as taps:
+            main(x, weights, scales)
+        assert [[tensor.type for tensor in tap.outputs] for tap in taps] == [[], ["8x1024xf32"]]
+        assert taps[0].left_to == taps[1].name and "a kernel does its work with main_disp" in str(taps)
+        with session.tap() as taps:
+            main(x, weights, scales)
+        assert [len(tap.outputs) for tap in taps] == [1, 1] and taps[1].inputs[1].origin == taps[0].label
 
 
 REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [

@@ -104,6 +104,15 @@ class Keeper:
         found = words[word + _ENTRY.element_type], words[word + _ENTRY.element_type + 1]
         return found if words[word + _ENTRY.owner] == OWNER_CODE else None
 
+    def extent(self, owner: object) -> tuple[int, int] | None:
+        """Address and bytes of the buffer of a view that machine code made; None where its Python object
+        tells them."""
+        words, table = self._table.i64, self._table
+        view = (_handle(owner) - table.base) >> 3
+        buffer = (words[view + _ENTRY.parent] - table.base) >> 3
+        found = words[buffer + _ENTRY.address], words[buffer + _ENTRY.length]
+        return found if table.i32[2 * view + _ENTRY.owner] == OWNER_CODE else None
+
     def marker(self, tensor: DeclaredTensor, is_written: bool) -> object:
         """An object that stands for a kind of parameters, always the same."""
         return self._markers.setdefault((tensor, is_written), object())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from jitree.api.array import WRITES
 from jitree.api.calls.packing import unpack_reference, unpacked
@@ -14,7 +14,7 @@ from jitree.base.events import CALL, Handle, ObservedEvent
 from jitree.dispatch.fast.engine import RUNNING
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.session_lock import BEGUN
-from jitree.dispatch.sites import VIEWS, register_index
+from jitree.dispatch.sites import register_index
 from jitree.errors import StatusError, carried, error_context, raise_as_raised, raise_in_place_of
 from jitree.hal.fence import Fence
 
@@ -32,25 +32,34 @@ if TYPE_CHECKING:
 class PassedCall(ObservedEvent):
     """A call by machine code that begins."""
 
-    def __init__(self, function: BytecodeFunction, machine: Machine) -> None:
-        super().__init__(CALL, function.full_name)
+    def __init__(self, function: BytecodeFunction, machine: Machine, places: Sequence[_Place]) -> None:
+        self.kind = CALL
+        self.name = function.full_name
         self.machine = machine
         self._function = function
+        self._places = places
 
     @property
-    def registers(self) -> Iterator[Any]:
+    def registers(self) -> list[Any]:
         """The numbers and handles of arguments, while readers are told."""
-        function, machine = self._function, self.machine
-        machine.show_host(function.host)
-        for item, slot in zip(function.convention.arguments, function.argument_slots, strict=True):
-            value = getattr(machine, VIEWS[str(item)])[register_index(slot)]
-            yield Handle(value) if str(item) == "r" else value
+        registers = self.machine.host_registers
+        return [
+            Handle(registers[kind][index]) if kind == _REFERENCES else registers[kind][index]
+            for kind, index in self._places
+        ]
 
     @property
     def arguments(self) -> list[Any]:
         """What the program gets, while readers are told."""
         object_of = self.machine.table.object
         return [object_of(value) if type(value) is Handle else value for value in self.registers]
+
+
+_KINDS: Final = "iIfFr"
+"""Of registers, in their order in a window of a machine."""
+_REFERENCES: Final = _KINDS.index("r")
+_Place = tuple[int, int]
+"""Where a register is: its kind, and its index among those."""
 
 
 class Rest:
@@ -81,6 +90,8 @@ class Rest:
         self._rewrites = rewrites
         self._extents = extents
         self._is_ordered = function.device.array_exchange is None
+        self._places: list[_Place] | None = None
+        """Of the arguments' registers, once somebody has been told."""
         self._overwritten = tuple(parameter.overwritten for parameter in function.arguments)
 
     def go_on(self) -> None:
@@ -96,7 +107,10 @@ class Rest:
 
     def tell(self) -> None:
         """Tells readers that a call begins, whose arguments are in the registers."""
-        event = PassedCall(self._vm_function, self._machine)
+        if self._places is None:
+            slots = zip(self._vm_function.convention.arguments, self._vm_function.argument_slots, strict=True)
+            self._places = [(_KINDS.index(str(item)), register_index(slot)) for item, slot in slots]
+        event = PassedCall(self._vm_function, self._machine, self._places)
         for reader in self._invoker.table.readers:
             reader.begins(event)
 
