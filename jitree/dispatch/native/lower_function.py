@@ -23,7 +23,7 @@ from jitree.dispatch.native.compiled_site import emit_slow
 from jitree.dispatch.native.emitter import Emitter, Registers
 from jitree.dispatch.native.nests import Nest
 from jitree.dispatch.native.nests.cutting import Cut, best_cut
-from jitree.dispatch.native.nests.guard import are_apart
+from jitree.dispatch.native.nests.guard import all_of, are_apart
 from jitree.dispatch.native.nests.loops import LoopRange
 from jitree.dispatch.native.nests.operations import is_pure
 from jitree.dispatch.native.nests.passes import BegunNest
@@ -415,7 +415,7 @@ class _CutNests:
         assert last.level is not None
         count = begun.extent(last.level)
         is_first = writer.let("icmp eq i64 %part, 0")
-        fits = _all(writer, [nest.fits for nest in self._begun])
+        fits = all_of(writer, [nest.fits for nest in self._begun])
         refused, fitting, cut, divide, join = map(
             writer.fresh, ("refused", "fitting", "cut", "divide", "join")
         )
@@ -447,7 +447,7 @@ class _CutNests:
         for (one, left), (other, right) in self._cut.apart:
             ranges = self._begun[one].ranges[left], self._begun[other].ranges[right]
             conditions.append(are_apart(writer, *ranges))
-        return _all(writer, conditions)
+        return all_of(writer, conditions)
 
     def _range(self, writer: Writer, count: str) -> tuple[str, str]:
         """The iterations of a loop that this part runs: an even share in units of the cut."""
@@ -459,10 +459,3 @@ class _CutNests:
             share = writer.let(f"udiv i64 {writer.let(f'mul i64 {units}, {part}')}, %parts")
             places.append(writer.let(f"mul i64 {share}, {unit}"))
         return places[0], writer.intrinsic("smin", "i64", 1, [places[1], count])
-
-
-def _all(writer: Writer, conditions: list[str]) -> str:
-    result = "true"
-    for condition in conditions:
-        result = condition if result == "true" else writer.let(f"and i1 {result}, {condition}")
-    return result

@@ -47,7 +47,7 @@ variable_of: Final = cache(Variable)
 class Value:
     """A value; identity is equality."""
 
-    __slots__ = ("block", "literals", "name", "number", "operands", "operation", "pc", "type")
+    __slots__ = ("block", "known", "literals", "name", "number", "operands", "operation", "pc", "type")
 
     def __init__(
         self,
@@ -74,6 +74,8 @@ class Value:
         self.pc = pc
         """Word index of the instruction; of a block parameter, of the block's first instruction."""
         self.block = block
+        self.known: tuple[int, int] | None = None
+        """The least and the greatest number that it can be, once somebody has asked."""
 
     def __repr__(self) -> str:
         return (

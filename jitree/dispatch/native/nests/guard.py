@@ -6,7 +6,7 @@ computes what the nest needs of values from outside.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.body import Body
@@ -15,16 +15,22 @@ from jitree.dispatch.native.nests.reading import BoundWriter, Extremes, Polynomi
 from jitree.dispatch.native.nests.rewrites import narrowed
 from jitree.dispatch.native.nests.structure import (
     ELEMENT_LLVM,
+    GREATEST_COUNT,
+    GREATEST_SYMBOL,
     NARROW_BITS,
     SYMBOL_BITS,
     ZERO,
     ElementAccess,
+    Interval,
     Level,
     NotANest,
     Polynomial,
     Structure,
+    bounded,
     is_narrow,
     is_wide,
+    known,
+    known_interval,
 )
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
@@ -53,16 +59,56 @@ def _parts(access: ElementAccess) -> Polynomial:
 
 
 class Range(NamedTuple):
-    """Holds the addresses at which an access begins and ends."""
+    """Holds the first and the last element that an access touches, and where element 0 is."""
 
-    start: str
-    end: str
+    buffer: Value
+    address: str
+    low: str
+    high: str
+    bytes: int
+
+    def start(self, writer: Writer) -> str:
+        return self._at(writer, self.low, 0)
+
+    def end(self, writer: Writer) -> str:
+        return self._at(writer, self.high, self.bytes)
+
+    def _at(self, writer: Writer, element: str, extra: int) -> str:
+        address = writer.let(f"ptrtoint ptr {self.address} to i64")
+        if not element.startswith("%"):
+            return writer.let(f"add i64 {address}, {int(element) * self.bytes + extra}")
+        offset = writer.let(f"mul i64 {element}, {self.bytes}")
+        start = writer.let(f"add i64 {address}, {offset}")
+        return writer.let(f"add i64 {start}, {extra}") if extra else start
 
 
 def are_apart(writer: Writer, left: Range, right: Range) -> str:
-    before = writer.let(f"icmp ule i64 {left.end}, {right.start}")
-    after = writer.let(f"icmp ule i64 {right.end}, {left.start}")
+    before = writer.let(f"icmp ule i64 {left.end(writer)}, {right.start(writer)}")
+    after = writer.let(f"icmp ule i64 {right.end(writer)}, {left.start(writer)}")
     return writer.let(f"or i1 {before}, {after}")
+
+
+def never_overlap(left: Value, right: Value, bindings: Callable[[Value], bool]) -> bool:
+    """Whether buffers are different memory: one is made here, and the other one too, or comes from outside.
+
+    ``bindings`` tells a list in which nothing that is made here can be.
+    """
+    made = [value for value in (left, right) if value.operation == "buffer.alloc"]
+    if left is right or not made:
+        return False
+    (other,) = {left, right} - {made[0]}
+    return other.operation in ("buffer.alloc", "const.ref.rodata") or (
+        other.operation == "list.get.ref" and bindings(other.operands[0])
+    )
+
+
+def all_of(writer: Writer, conditions: Iterable[str]) -> str:
+    """Whether all conditions (i1) hold."""
+    result = "true"
+    for condition in dict.fromkeys(conditions):
+        if condition != "true":
+            result = condition if result == "true" else writer.let(f"and i1 {result}, {condition}")
+    return result
 
 
 class Guard:
@@ -80,6 +126,7 @@ class Guard:
         self._body = body
         self._conditions: list[str] = []
         self._narrowed = {access: narrowed(access, nest.structure) for access in nest.structure.accesses}
+        self._levels = {level.counter: level for level in nest.structure.levels} | nest.reader.levels
         self._bounds = BoundWriter(writer, body.invariant, self._linear, self._require)
         self.ranges: dict[ElementAccess, Range] = {}
         """What accesses touch, when the guard is written."""
@@ -92,10 +139,10 @@ class Guard:
     def gather(self) -> tuple[str, str]:
         """As :meth:`write`, in one block: whether the nest may run, and whether it has iterations."""
         fits, runs, inside = [self._taken() for _ in self._stages()]
-        if runs != "true":
+        if "true" not in (runs, inside):
             empty = self._writer.let(f"xor i1 {runs}, true")
             inside = self._writer.let(f"or i1 {empty}, {inside}")
-        return self._writer.let(f"and i1 {fits}, {inside}"), runs
+        return all_of(self._writer, (fits, inside)), runs
 
     def _stages(self) -> Iterator[None]:
         """Writes the conditions of a program's numbers, of iterations, and of ranges; then pointers."""
@@ -103,7 +150,7 @@ class Guard:
         yield
         self._live_outs()
         for level in self._structure.levels:
-            if level.extent is None:
+            if level.extent is None and known_interval(level.distance).low <= 0:
                 self._require(f"icmp sgt i64 {self._body.places.extents[level]}, 0")
         yield
         self.ranges = {access: self._range(access) for access in self._narrowed}
@@ -142,17 +189,27 @@ class Guard:
 
     def _taken(self) -> str:
         """All conditions so far, which are done with."""
-        result, *others = self._conditions or ["true"]
-        self._conditions = []
-        for condition in others:
-            result = self._writer.let(f"and i1 {result}, {condition}")
-        return result
+        conditions, self._conditions = self._conditions, []
+        return all_of(self._writer, conditions)
 
     def _go_on_if_all(self, otherwise: str) -> None:
         if self._conditions:
             label = self._writer.fresh("fits")
             self._writer.branch(self._taken(), label, otherwise)
             self._writer.go_on(label)
+
+    def _interval(self, value: Value) -> Interval:
+        """Of a value from outside or a counter, where the guard passes."""
+        level = self._levels.get(value)
+        if level is not None:
+            return Interval(0, max(level.most - 1, 0))
+        low, high = known(value)
+        least = 0 if value in self._reader.not_negative else -GREATEST_COUNT
+        return Interval(max(low, least), min(high, GREATEST_SYMBOL))
+
+    def _is_known_narrow(self, polynomial: Polynomial) -> bool:
+        interval = bounded(polynomial, self._interval)
+        return interval.low > -1 << NARROW_BITS and interval.high < 1 << NARROW_BITS
 
     def _require_numbers(self, accesses: Collection[ElementAccess]) -> None:
         """That polynomials are the program's numbers wherever something has been concluded from them."""
@@ -161,13 +218,14 @@ class Guard:
             if limit.number is None:  # then what passes the predicate lies between 0 and that
                 self._require(f"icmp sge i64 {self._polynomial(limit, 'i64')}, 0")
         for product in self._reader.products:  # of what loops are split into: their extremes
-            if not is_narrow(product):
+            if not (is_narrow(product) or self._is_known_narrow(product)):
                 value = self._polynomial(product, "i128")
                 self._require_narrow(Extremes(value, value))
         self._extents()
         levels = tuple(self._reader.levels.values())
         for polynomial in self._reader.proved:  # does not wrap in any iteration
-            self._require_narrow(self._reach(polynomial, ZERO, "i128", levels))
+            if not self._is_known_narrow(polynomial):
+                self._require_narrow(self._reach(polynomial, ZERO, "i128", levels))
 
     def _require_small(self, accesses: Collection[ElementAccess]) -> None:
         """That values from outside are."""
@@ -180,6 +238,8 @@ class Guard:
         symbols = {symbol for item in polynomials for symbol in item.symbols()}
         symbols -= reader.computed.union(structure.counters)
         for symbol in sorted(symbols | reader.not_negative, key=lambda value: value.number):
+            if known(symbol) == self._interval(symbol):
+                continue
             name, limit = self._body.invariant(symbol), 1 << SYMBOL_BITS
             if symbol not in reader.not_negative:
                 name, limit = self._writer.let(f"add i64 {name}, {limit}"), 2 * limit
@@ -193,8 +253,8 @@ class Guard:
     def _extents(self) -> None:
         for level in self._structure.levels:
             extent = self._body.places.extents[level] = self._extent(level)
-            if level.extent is None:
-                self._require(f"icmp sle i64 {extent}, {1 << SYMBOL_BITS}")
+            if level.extent is None and known_interval(level.distance).high > GREATEST_COUNT:
+                self._require(f"icmp sle i64 {extent}, {GREATEST_COUNT}")
         for level in self._reader.levels.values():  # also of those that have become one
             for polynomial in (level.initial, level.bound) if level.unsigned else ():
                 if polynomial.number is None:  # else an unsigned comparison means another one
@@ -240,13 +300,11 @@ class Guard:
         buffer = writer.context.buffer(access.buffer)
         room = buffer.length if access.instruction.results else buffer.room
         elements = writer.let(f"lshr i64 {room}, {access.bytes.bit_length() - 1}")
-        self._require(f"icmp sge {kind} {low}, 0")
+        if low.startswith("%") or int(low) < 0:
+            self._require(f"icmp sge {kind} {low}, 0")
         self._require(f"icmp slt {kind} {high}, {self._widened(elements, kind)}")
-        address = writer.let(f"ptrtoint ptr {buffer.address} to i64")
-        return Range(
-            self._address(address, low, kind, access, 0),
-            self._address(address, high, kind, access, access.bytes),
-        )
+        low, high = self._narrow(low, kind), self._narrow(high, kind)
+        return Range(access.buffer, buffer.address, low, high, access.bytes)
 
     def _reach(
         self, polynomial: Polynomial, highest: Polynomial, kind: str, levels: tuple[Level, ...]
@@ -261,7 +319,7 @@ class Guard:
             last = self._last(level, kind)
             value = self._polynomial(coefficient, kind)
             span = self._product(value, last, kind)
-            if coefficient.number is None:
+            if coefficient.number is None and bounded(coefficient, self._interval).low < 0:
                 self._require(f"icmp sge {kind} {value}, 0")
             if (coefficient.number or 1) > 0:
                 high = self._sum(high, span, kind)
@@ -307,9 +365,15 @@ class Guard:
         return self._writer.let(f"sub {kind} {self._widened(self._extent(level), kind)}, 1")
 
     def _product(self, left: str, right: str, kind: str) -> str:
+        if "1" in (left, right):
+            return right if left == "1" else left
+        if "0" in (left, right):
+            return "0"
         return self._folded("mul", left, right, kind) or str(int(left) * int(right))
 
     def _sum(self, left: str, right: str, kind: str) -> str:
+        if "0" in (left, right):
+            return right if left == "0" else left
         return self._folded("add", left, right, kind) or str(int(left) + int(right))
 
     def _folded(self, operation: str, left: str, right: str, kind: str) -> str:
@@ -318,13 +382,10 @@ class Guard:
             left, right = right, left
         return self._writer.let(f"{operation} {kind} {left}, {right}") if left.startswith("%") else ""
 
-    def _address(self, address: str, element: str, kind: str, access: ElementAccess, extra: int) -> str:
-        writer = self._writer
-        if kind == "i128":
-            element = writer.let(f"trunc i128 {element} to i64")
-        offset = writer.let(f"mul i64 {element}, {access.bytes}")
-        start = writer.let(f"add i64 {address}, {offset}")
-        return writer.let(f"add i64 {start}, {extra}") if extra else start
+    def _narrow(self, element: str, kind: str) -> str:
+        if kind == "i64" or not element.startswith("%"):
+            return element
+        return self._writer.let(f"trunc i128 {element} to i64")
 
     def _require_apart(self, ranges: dict[ElementAccess, Range]) -> None:
         """Requires a store and an access to be disjoint or the same. Where the order of accesses is kept,
@@ -339,6 +400,8 @@ class Guard:
                 if access not in hoisted and (
                     self._plan.in_order or (same_index and access.buffer is store.buffer)
                 ):
+                    continue
+                if never_overlap(access.buffer, store.buffer, self._writer.context.is_bindings):
                     continue
                 apart = are_apart(self._writer, ranges[access], ranges[store])
                 forwards = self._plan.forwards and access not in hoisted and access not in stores

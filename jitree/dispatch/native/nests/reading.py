@@ -32,6 +32,7 @@ from jitree.dispatch.native.nests.structure import (
     Split,
     interval_of,
     is_wide,
+    known,
 )
 from jitree.dispatch.native.ssa import PHI, SsaLoop, Value
 
@@ -407,8 +408,9 @@ class PolynomialReader:
 
     def _greatest(self, symbol: Value) -> int:
         level = self.levels.get(symbol)
-        count = level.extent if level is not None else None
-        return GREATEST_SYMBOL if count is None else max(count - 1, 0)
+        if level is not None:
+            return max(level.most - 1, 0)
+        return min(max(known(symbol).high, 0), GREATEST_SYMBOL)
 
     def _assume(self, *polynomials: Polynomial) -> bool:
         """Whether something may be concluded from the order of polynomials: they are the program's numbers.

@@ -33,6 +33,7 @@ NARROW_BITS: Final = 60
 WIDE_BITS: Final = 124
 """The same in i128."""
 GREATEST_SYMBOL: Final = (1 << SYMBOL_BITS) - 1
+GREATEST_COUNT: Final = 1 << SYMBOL_BITS
 
 
 def _wrap(number: int) -> int:
@@ -215,7 +216,9 @@ _ANY: Final = Interval(-(1 << 63), (1 << 63) - 1)
 _EXTENDED: Final = {
     "ext.i32.i64.s": Interval(-(1 << 31), (1 << 31) - 1), "ext.i32.i64.u": Interval(0, (1 << 32) - 1),
 }  # fmt: skip
-_COUNTED: Final = frozenset(("add.i64", "sub.i64", "mul.i64", "fma.i64", "min.i64.s", "max.i64.s"))
+_COUNTED: Final = frozenset((
+    "add.i64", "sub.i64", "mul.i64", "fma.i64", "min.i64.s", "max.i64.s", "div.i64.s", "rem.i64.s",
+))  # fmt: skip
 
 
 def interval_of(polynomial: Polynomial, greatest: Callable[[Value], int]) -> Interval:
@@ -232,28 +235,44 @@ def interval_of(polynomial: Polynomial, greatest: Callable[[Value], int]) -> Int
 
 def known_interval(polynomial: Polynomial) -> Interval:
     """Bounds a polynomial whatever numbers come from outside, without a guard."""
-    total = Interval(0, 0)
+    return bounded(polynomial, known)
+
+
+def bounded(polynomial: Polynomial, interval: Callable[[Value], Interval]) -> Interval:
+    """Bounds a polynomial, in unbounded integers, by the intervals of its symbols."""
+    low = high = 0
     for monomial, number in polynomial.terms.items():
         reach = Interval(number, number)
         for symbol in monomial:
-            reach = _product(reach, _known(symbol))
-        total = Interval(total.low + reach.low, total.high + reach.high)
-    return total
+            reach = _product(reach, interval(symbol))
+        low, high = low + reach.low, high + reach.high
+    return Interval(low, high)
 
 
-def _known(value: Value, depth: int = 8) -> Interval:
+def known(value: Value, depth: int = 8) -> Interval:
     """Bounds a number of the program from so many levels of operands: what may wrap is any number."""
+    if value.known is None and depth:
+        value.known = _known(value, depth)
+    return Interval(*value.known) if value.known is not None else _ANY
+
+
+def _known(value: Value, depth: int) -> Interval:
     operation = value.operation
     if operation == "const.i64":
         return Interval(value.literals[0], value.literals[0])
     if operation in _EXTENDED:
         return _EXTENDED[operation]
-    if not depth or operation not in _COUNTED:
+    if operation == "select.i64":
+        one, other = (known(operand, depth - 1) for operand in value.operands[1:])
+        return Interval(min(one.low, other.low), max(one.high, other.high))
+    if operation not in _COUNTED:
         return _ANY
-    one, other, *third = (_known(operand, depth - 1) for operand in value.operands)
+    one, other, *third = (known(operand, depth - 1) for operand in value.operands)
     if operation in ("min.i64.s", "max.i64.s"):
         choose = min if operation == "min.i64.s" else max
         return Interval(choose(one.low, other.low), choose(one.high, other.high))
+    if operation in ("div.i64.s", "rem.i64.s"):
+        return _divided(operation, one, other)
     if operation == "add.i64":
         made = Interval(one.low + other.low, one.high + other.high)
     elif operation == "sub.i64":
@@ -262,6 +281,17 @@ def _known(value: Value, depth: int = 8) -> Interval:
         made = _product(one, other)
         made = Interval(made.low + sum(o.low for o in third), made.high + sum(o.high for o in third))
     return made if made.is_signed else _ANY
+
+
+def _divided(operation: str, one: Interval, other: Interval) -> Interval:
+    """Of a quotient, rounded towards zero, or a remainder; by a positive constant."""
+    divisor = other.low
+    if divisor != other.high or divisor <= 0:
+        return _ANY
+    if operation == "div.i64.s":
+        low, high = (abs(end) // divisor * (1 if end > 0 else -1) for end in one)
+        return Interval(low, high)
+    return Interval(max(min(one.low, 0), 1 - divisor), min(max(one.high, 0), divisor - 1))
 
 
 def _product(one: Interval, other: Interval) -> Interval:
@@ -300,7 +330,7 @@ class Level:
     The program's variable is ``initial + step * counter``.
     """
 
-    __slots__ = ("bound", "count", "counter", "distance", "extent", "initial", "step", "unsigned")
+    __slots__ = ("_most", "bound", "count", "counter", "distance", "extent", "initial", "step", "unsigned")
 
     def __init__(
         self, counter: Value, initial: Polynomial, bound: Polynomial, step: int, unsigned: bool
@@ -318,6 +348,16 @@ class Level:
         """The number of iterations, if it is constant."""
         self.count = _UNKNOWN if self.extent is None else self.extent
         """The same, a large one where it is not known."""
+        self._most = self.extent
+
+    @property
+    def most(self) -> int:
+        """The greatest number of iterations, if the guard passes."""
+        if self._most is None:
+            interval = known_interval(self.distance)
+            high = -(-interval.high // self.step) if interval.is_signed else GREATEST_COUNT
+            self._most = min(max(high, 0), GREATEST_COUNT)
+        return self._most
 
 
 def new_level(number: int, like: Value, bound: Polynomial, step: int = 1, unsigned: bool = False) -> Level:

@@ -67,6 +67,10 @@ class NestContext:
         """A reference from outside whose elements are read or written."""
         return NestBuffer(*(self._emitter.buffer(value, extent) for extent in ("address", "length", "room")))
 
+    def is_bindings(self, value: Value) -> bool:
+        """Whether a reference is a kernel's list of bindings."""
+        return self._emitter.is_bindings(value)
+
     def packed(self, first: str, depth: int, blocks: int) -> str:
         """How far copies of constants are from them, 0: there is none (``../side_exits.py``)."""
         self.define(rows.function(self.declare, "packed"))
@@ -158,6 +162,9 @@ def _parameters(emitter: Emitter, loop: SsaLoop) -> dict[Value, Value]:
 WORK: Final = 1 << 22
 """Instructions on one element between two looks: a tenth of a millisecond in vectors; where each is a slow
 function of the C library, a second."""
+_FEW: Final = 1 << 10
+"""Loops that run at most so often count as if they did: what is computed from numbers takes longer to write,
+compile and run than a look too many."""
 _NAME: Final = re.compile(r"%[-\w.]+")
 
 
@@ -277,7 +284,7 @@ class Writer(FunctionText):
 
     def at(self, kind: str, pointer: str, index: int | str) -> str:
         """A pointer so many elements further on."""
-        return self.let(f"getelementptr {kind}, ptr {pointer}, i64 {index}")
+        return self.let(f"getelementptr {kind}, ptr {pointer}, i64 {index}") if index != "0" else pointer
 
     def load(self, kind: str, pointer: str) -> str:
         """What buffers hold at a place."""
@@ -368,8 +375,8 @@ class Looks:
         self._known, self._factor = max(weight, 1), ""
         for level in reversed(levels):
             self._shares[level] = self._share()
-            if level.extent is not None:
-                self._known *= level.extent
+            if level.extent is not None or level.most <= _FEW:
+                self._known *= max(level.most, 1)
             else:
                 factor = writer.let(f"uitofp i64 {extents[level]} to double")
                 self._factor = writer.let(f"fmul double {factor}, {self._factor}") if self._factor else factor
@@ -402,8 +409,10 @@ class Looks:
     ) -> Iterator[Iteration]:
         """As :meth:`Writer.loop`, over a level's counter."""
         writer, chunk = self._writer, self._chunk(level, step)
-        constant = not f"{start}{end}{chunk}".count("%")
-        if constant and int(end) - int(start) <= int(chunk):
+        most = level.most
+        if not f"{start}{end}".count("%"):
+            most = min(most, int(end) - int(start))
+        if not chunk.startswith("%") and most <= int(chunk):
             with writer.loop(start, end, step, carried) as iteration:
                 yield iteration
             return

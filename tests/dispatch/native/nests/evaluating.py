@@ -147,7 +147,7 @@ def context_of(values: Mapping[Value, int | Memory]) -> Any:
 
     return SimpleNamespace(
         value=value, buffer=buffer, prefix="n", live_outs=[], declare=lambda line: None, names=names,
-        access="", deopt="", done="",
+        access="", deopt="", done="", is_bindings=lambda value: False,
     )  # fmt: skip
 
 

@@ -72,6 +72,9 @@ class Context:
     def stopped(self) -> str:
         return "stopped"
 
+    def is_bindings(self, value: Value) -> bool:
+        return False
+
     def packed(self, first: str, depth: int, blocks: int) -> str:
         return f"add i64 {self.distance}, 0"
 

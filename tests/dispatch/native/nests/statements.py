@@ -190,7 +190,7 @@ def known(chance: random.Random) -> None:
             sign = chance.choice("su")
             return value(f"ext.i32.i64.{sign}"), wrap(number, 32) if sign == "s" else number % 2**32
         operation = chance.choice([*_COUNTED])
-        operands = [made(depth - 1) for _ in range(3 if operation == "fma.i64" else 2)]
+        operands = [made(depth - 1) for _ in range(3 if operation in ("fma.i64", "select.i64") else 2)]
         return value(operation, [one for one, _ in operands]), wrap(
             _COUNTED[operation](*(n for _, n in operands))
         )
@@ -204,7 +204,9 @@ def known(chance: random.Random) -> None:
 _COUNTED: Final[dict[str, Callable[..., int]]] = {
     "add.i64": lambda a, b: a + b, "sub.i64": lambda a, b: a - b, "mul.i64": lambda a, b: a * b,
     "fma.i64": lambda a, b, c: a * b + c, "min.i64.s": min, "max.i64.s": max,
-    "and.i64": lambda a, b: a & b,
+    "and.i64": lambda a, b: a & b, "select.i64": lambda a, b, c: b if a else c,
+    "div.i64.s": lambda a, b: (abs(a) // abs(b) if b else 0) * (1 if (a < 0) == (b < 0) else -1),
+    "rem.i64.s": lambda a, b: (abs(a) % abs(b) if b else 0) * (-1 if a < 0 else 1),
 }  # fmt: skip
 
 
@@ -218,6 +220,11 @@ def iterations(chance: random.Random) -> None:
     first, last = (Polynomial.constant(number) for number in (start, start + distance))
     extent = structure.Level(counter(), first, last, step, False).extent
     assert extent is not None and max(extent, 0) == len(range(start, start + distance, step))
+    most, number = chance.choice((1, 5, 64, -2, 2**31)), pick(chance)
+    bound = value("min.i64.s", [value("const.i64", (), (most,)), value("argument")])
+    level = structure.Level(counter(), first, Polynomial.symbol(bound), step, False)
+    count = len(range(start, min(most, number), step))
+    assert max(abs(start), abs(number), count) > 2**31 or count <= level.most, "the guard checks magnitudes"
 
 
 def digits(chance: random.Random) -> None:
