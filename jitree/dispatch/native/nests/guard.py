@@ -30,7 +30,6 @@ from jitree.dispatch.native.nests.structure import (
     is_narrow,
     is_wide,
     known,
-    known_interval,
 )
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
@@ -150,7 +149,7 @@ class Guard:
         yield
         self._live_outs()
         for level in self._structure.levels:
-            if level.extent is None and known_interval(level.distance).low <= 0:
+            if level.extent is None and level.interval.low <= 0:
                 self._require(f"icmp sgt i64 {self._body.places.extents[level]}, 0")
         yield
         self.ranges = {access: self._range(access) for access in self._narrowed}
@@ -253,7 +252,7 @@ class Guard:
     def _extents(self) -> None:
         for level in self._structure.levels:
             extent = self._body.places.extents[level] = self._extent(level)
-            if level.extent is None and known_interval(level.distance).high > GREATEST_COUNT:
+            if level.extent is None and level.interval.high > GREATEST_COUNT:
                 self._require(f"icmp sle i64 {extent}, {GREATEST_COUNT}")
         for level in self._reader.levels.values():  # also of those that have become one
             for polynomial in (level.initial, level.bound) if level.unsigned else ():

@@ -330,7 +330,17 @@ class Level:
     The program's variable is ``initial + step * counter``.
     """
 
-    __slots__ = ("_most", "bound", "count", "counter", "distance", "extent", "initial", "step", "unsigned")
+    __slots__ = (
+        "_interval",
+        "bound",
+        "count",
+        "counter",
+        "distance",
+        "extent",
+        "initial",
+        "step",
+        "unsigned",
+    )
 
     def __init__(
         self, counter: Value, initial: Polynomial, bound: Polynomial, step: int, unsigned: bool
@@ -348,16 +358,22 @@ class Level:
         """The number of iterations, if it is constant."""
         self.count = _UNKNOWN if self.extent is None else self.extent
         """The same, a large one where it is not known."""
-        self._most = self.extent
+        self._interval: Interval | None = None
+
+    @property
+    def interval(self) -> Interval:
+        """Bounds the distance as a number of the program, without a guard: any where it may wrap."""
+        if self._interval is None:
+            interval = known_interval(self.distance)
+            self._interval = interval if interval.is_signed else _ANY
+        return self._interval
 
     @property
     def most(self) -> int:
         """The greatest number of iterations, if the guard passes."""
-        if self._most is None:
-            interval = known_interval(self.distance)
-            high = -(-interval.high // self.step) if interval.is_signed else GREATEST_COUNT
-            self._most = min(max(high, 0), GREATEST_COUNT)
-        return self._most
+        if self.extent is not None:
+            return self.extent
+        return min(max(-(-self.interval.high // self.step), 0), GREATEST_COUNT)
 
 
 def new_level(number: int, like: Value, bound: Polynomial, step: int = 1, unsigned: bool = False) -> Level:

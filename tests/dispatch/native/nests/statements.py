@@ -225,6 +225,10 @@ def iterations(chance: random.Random) -> None:
     level = structure.Level(counter(), first, Polynomial.symbol(bound), step, False)
     count = len(range(start, min(most, number), step))
     assert max(abs(start), abs(number), count) > 2**31 or count <= level.most, "the guard checks magnitudes"
+    word, factor = chance.randrange(2**32), chance.choice((1, -1)) << chance.randrange(64)
+    wide = value("ext.i32.i64.u")
+    level = structure.Level(counter(), ZERO, Polynomial.symbol(wide) * Polynomial.constant(factor), 1, False)
+    assert level.interval.low <= wrap(word * factor) <= level.interval.high
 
 
 def digits(chance: random.Random) -> None:
