@@ -418,9 +418,9 @@ def entries_of(rows: Iterable[tuple[Any, ...]]) -> list[int]:
 def warn_of_order(
     run: Sequence[int], rows: Iterable[tuple[Any, ...]], name_of: Callable[[tuple[Any, ...]], str]
 ) -> None:
-    """Warns if a list has all dispatches of a run that a kernel of the user is for, but never in that order.
+    """Warns if a list has the dispatches of a run in another order.
 
-    ``run``: their entry points."""
+    ``run``: the entry points of dispatches that a kernel of the user is for."""
     rows, count = list(rows), len(run)
     found = entries_of(rows)
     is_there = any(found[first : first + count] == [*run] for first in range(len(found)))

@@ -39,7 +39,7 @@ class Replacing(Protocol):
 
     @property
     def run(self) -> Sequence[int]:
-        """The entry points of dispatches that follow each other, whose work it does with the last one."""
+        """Entry points of dispatches whose work it does with the last one."""
 
 
 class Executable(abc.ABC):

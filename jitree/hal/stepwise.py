@@ -240,7 +240,7 @@ def _extent(buffer: Buffer, offset: int, length: int) -> Extent:
 
 @lru_cache(32)
 def _decoded(data: bytes) -> tuple[list[tuple[Any, ...]], int, int]:
-    """The rows of a list, how many are dispatches, and how many are no barriers."""
+    """Rows of a list, how many dispatches, how many others than barriers."""
     rows = list(rows_of(COMMAND_ROW, data))
     dispatches = sum(row[_KIND] in _DISPATCHES for row in rows)
     return rows, dispatches, sum(row[_KIND] != KIND_BARRIER for row in rows)
@@ -291,7 +291,9 @@ class ToldList:
     def _left_to(
         self, number: int, run: Sequence[int], kernel_of: Callable[[int], tuple[Any, str, int]]
     ) -> str:
-        """The dispatch with which a run is done that a row is in, but for the last one of it."""
+        """The dispatch with which the run of a row is done.
+
+        Empty of the last one, and of a row that is in none."""
         found, place = entries_of(self._rows), len(entries_of(self._rows[:number]))
         firsts = [place - index for index, entry in enumerate(run[:-1]) if entry == found[place]]
         is_there = any(first >= 0 and found[first : first + len(run)] == [*run] for first in firsts)

@@ -37,7 +37,7 @@ from jitree.observe.regions import (
 from jitree.observe.tensors import (
     ALIKE,
     READ,
-    Comparison,
+    ComparedMemory,
     Digest,
     Group,
     ObservedDispatch,
@@ -330,7 +330,7 @@ class _Submission(Unique, EventReader):
             self._looking, self._onlookers = looking, self._observation.onlookers
         return self._onlookers
 
-    def _changes(self, step: DeviceStep) -> tuple[Sequence[Extent] | Comparison, tuple[Extent, ...]]:
+    def _changes(self, step: DeviceStep) -> tuple[Sequence[Extent] | ComparedMemory, tuple[Extent, ...]]:
         """What a dispatch has changed, and what it has written: where that made no difference, what it has
         written before."""
         writes, digests = self._writes, self._digests
@@ -341,7 +341,7 @@ class _Submission(Unique, EventReader):
         if writes is not None:
             written = [(step.operands[binding][0] + offset, size) for binding, offset, size in writes.places]
             if writes.are_whole or all([digest.is_as_before(written) for digest in digests]):
-                return Comparison(digests, written) if digests else written, tuple(written)
+                return ComparedMemory(digests, written) if digests else written, tuple(written)
         groups = [group for digest in digests for group in digest.changes()]
         for change in joined(groups, parse(step.name)):
             if not any(contains(old, change) for old in written):

@@ -118,7 +118,7 @@ class Digest:
         return ((words @ _FACTORS) >> _KEPT_BITS).astype(np.uint16)
 
 
-class Comparison(Unique):
+class ComparedMemory(Unique):
     """What a dispatch has changed, found when somebody asks while it is looked at."""
 
     __slots__ = ("_digests", "_found")
@@ -185,7 +185,7 @@ def elements_of(data: npt.NDArray[np.uint8], element: ElementType, count: int) -
 
 @lru_cache(256)
 def _plain(kind: TensorKind) -> tuple[int, np.dtype[Any]] | None:
-    """Bytes of a tensor that is looked at in one piece, and the type that its bytes show; None for others."""
+    """Bytes and dtype of a tensor that one piece shows, else None."""
     element, length = kind.element, kind.byte_length
     is_one = has_elements(element) and not is_packed(element) and length <= _PIECE // 2
     return (length, element.dtype) if is_one else None
@@ -223,7 +223,7 @@ class ObservedTensor(Unique):
         """Where the type comes from: DECLARED, GIVEN, NAMED, UNKNOWN."""
         self.origin = origin
         """What made the contents, as far as that is known: ``main_dispatch_3_… (dispatch 3)``."""
-        self._changes: Sequence[Extent] | Comparison = ()
+        self._changes: Sequence[Extent] | ComparedMemory = ()
         self.stats: Statistics | None = None
         self.look = look
         self._kept: npt.NDArray[Any] | None = None
@@ -233,10 +233,10 @@ class ObservedTensor(Unique):
     def changes(self) -> Sequence[Extent]:
         """Memory that the dispatch has changed."""
         changes = self._changes
-        return changes.found if isinstance(changes, Comparison) else changes
+        return changes.found if isinstance(changes, ComparedMemory) else changes
 
     @changes.setter
-    def changes(self, changes: Sequence[Extent] | Comparison) -> None:
+    def changes(self, changes: Sequence[Extent] | ComparedMemory) -> None:
         self._changes = changes
 
     @property
@@ -326,7 +326,7 @@ class ObservedTensor(Unique):
         element = self.extent[0] + int(place) * size, size
         return any(first < sum(element) and element[0] < first + length for first, length in self.changes)
 
-    def seen(self, look: Look | None, changes: Sequence[Extent] | Comparison) -> ObservedTensor:
+    def seen(self, look: Look | None, changes: Sequence[Extent] | ComparedMemory) -> ObservedTensor:
         """Makes another one of the same, whose memory is looked at by ``look``; None: it is no more."""
         made = ObservedTensor(self.binding, self.extent, self.kind, self.source, self.origin)
         made.offset, made._changes = self.offset, changes
@@ -390,7 +390,7 @@ class ObservedDispatch(Unique):
         self._inputs: Group | None = None
         self._outputs: Group | None = None
 
-    def show(self, inputs: Group, outputs: Group, changes: Sequence[Extent] | Comparison = ()) -> None:
+    def show(self, inputs: Group, outputs: Group, changes: Sequence[Extent] | ComparedMemory = ()) -> None:
         """Shows copies of these tensors, which are made when somebody asks for one. ``changes``: memory that
         the dispatch has changed."""
         self._found, self._changes = (inputs, outputs), changes
@@ -398,7 +398,7 @@ class ObservedDispatch(Unique):
     def end(self) -> None:
         """The memory may hold something else from now on."""
         self._look, self.bound = None, tuple
-        if isinstance(self._changes, Comparison):
+        if isinstance(self._changes, ComparedMemory):
             self._changes.end()
         for tensor in (*(self._inputs or ()), *(self._outputs or ())):
             tensor.end()
@@ -429,8 +429,9 @@ class ObservedDispatch(Unique):
 
     @property
     def location(self) -> str:
-        """The function of the program that submitted it, with its source where the module says it; and what
-        the executable says of the dispatch's."""
+        """The function of the program that submitted it, and sources.
+
+        Those of the function where the module says them, of the dispatch where the executable does."""
         return self._origin.location + self._compiled
 
     @property

@@ -28,7 +28,6 @@ from jitree.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from jitree.observe import regions
 from jitree.observe import taps as tapping
 from jitree.observe.export_names import TensorKind
 from jitree.observe.finite import CHECKS, FiniteCheck, find
@@ -83,26 +82,6 @@ def test_taps_tell_what_each_dispatch_makes_and_change_nothing(seen: Session) ->
     assert np.allclose(found, expected, rtol=1e-12) and sum(made.histogram) == 284
     assert f"{SOFTMAX} (dispatch 1): 4x71xf32 min" in str(taps)
     assert first.outputs[0].array is None, "the memory is the device's again"
-
-
-@pytest.mark.parametrize("known", [1 << 20, 0])
-def test_later_calls_are_shown_as_the_first(
-    seen: Session, known: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where what is known of the first is used, also where it is forgotten at once."""
-    monkeypatch.setattr(regions, "_LARGEST_KNOWN", known)
-    looked: list[ObservedDispatch] = []
-    with seen.tap() as taps, seen.tap(keep=looked.append):
-        kept = [results(seen) for _ in range(3)]
-    assert len({tuple(map(np.ndarray.tobytes, one)) for one in kept}) == 1
-    for dispatches in (taps, looked):
-        shown = [
-            (tap.label, tap.function, tap.location, [*map(repr, tap.inputs), *map(repr, tap.outputs)],
-             [tensor.origin for tensor in tap.inputs], [tensor.stats for tensor in tap.outputs])
-            for tap in dispatches
-        ]  # fmt: skip
-        assert shown[:3] == shown[3:6] == shown[6:] and [tap.call for tap in dispatches[::3]] == [0, 1, 2]
-    assert looked[0].inputs[0].array is None, "nobody has asked for it while it was looked at"
 
 
 def test_taps_of_whole_tensors(seen: Session, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from jitree import Function, Session
 from jitree.base.events import ALLOCATION, CALL, DISPATCH, EventReader, listen, stop_listening
 from jitree.errors import CancelledError, InternalError, UnavailableError
 from jitree.hal.stepwise import Teller
+from jitree.observe import regions
+from jitree.observe.tensors import ObservedDispatch
 from tests.api.programs import PROGRAMS
 
 GIVEN = np.ones((4, 64), np.float32), np.ones((64, 71), np.float32), np.zeros(71, np.float32)
@@ -91,6 +93,27 @@ def test_a_dispatch_of_no_executable_is_an_error() -> None:
         teller._kernel(1)
 
 
+@pytest.mark.parametrize("known", [1 << 20, 0])
+def test_later_calls_are_shown_as_the_first(
+    normalized: Function, known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where what is known of the first is used, also where it is forgotten at once."""
+    monkeypatch.setattr(regions, "_LARGEST_KNOWN", known)
+    looked: list[ObservedDispatch] = []
+    session = normalized.session
+    with session.tap() as taps, session.tap(keep=looked.append):
+        kept = [[np.array(result) for result in normalized(*GIVEN)] for _ in range(3)]
+    assert len({tuple(map(np.ndarray.tobytes, one)) for one in kept}) == 1
+    for dispatches in (taps, looked):
+        shown = [
+            (tap.label, tap.function, tap.location, [*map(repr, tap.inputs), *map(repr, tap.outputs)],
+             [tensor.origin for tensor in tap.inputs], [tensor.stats for tensor in tap.outputs])
+            for tap in dispatches
+        ]  # fmt: skip
+        assert shown[:3] == shown[3:6] == shown[6:] and [tap.call for tap in dispatches[::3]] == [0, 1, 2]
+    assert looked[0].inputs[0].array is None, "nobody has asked for it while it was looked at"
+
+
 def test_a_list_that_fails_is_forgotten(normalized: Function) -> None:
     """It is cancelled between two of its dispatches."""
 
@@ -102,5 +125,5 @@ def test_a_list_that_fails_is_forgotten(normalized: Function) -> None:
     with pytest.raises(CancelledError):
         read(normalized, Canceller())
     told: Any = normalized.device
-    assert not told._told._function.__self__._running
+    assert not told._told.function.__self__._running
     read(normalized, Reader())
