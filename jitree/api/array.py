@@ -263,18 +263,22 @@ class Array(HostMethods, ImplicitTransfer):
         is_computed = self._fence is None or self._fence.query() != StatusCode.DEFERRED
         return is_computed and not self._updates()
 
-    @folded
     def wait(self) -> Self:
         """Waits for the elements, and gives the array itself.
 
         Raises what the call that computes them failed with; FAILED_PRECONDITION for a donated array.
         """
-        self._require_elements()
-        if self._fence is not None:
-            self._fence.wait()
-            self._fence = None
-        if PENDING[0]:
-            self._await_updates()
+        try:
+            if self._view is None and self._owner is None:
+                self._require_elements()
+            if self._fence is not None:
+                self._fence.wait()
+                self._fence = None
+            if PENDING[0]:
+                self._await_updates()
+        except BaseException as error:
+            fold(error)
+            raise
         return self
 
     def __await__(self) -> Generator[object, None, Self]:

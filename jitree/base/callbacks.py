@@ -181,21 +181,25 @@ class _Table:
         failure: BaseException | None = None
         while True:
             try:
-                if failure is not None:
-                    _fail(self._words[_RECORDS + level], failure)
-                    failure = None
                 while True:
-                    _call((yield))
-            except GeneratorExit as error:
-                if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
-                    # Closed as it waits; another raises it in a function, or marks it to raise it later.
-                    # A call here would have Python look for signals.
-                    return
+                    try:
+                        if failure is not None:
+                            _fail(self._words[_RECORDS + level], failure)
+                            failure = None
+                        while True:
+                            _call((yield))
+                    except GeneratorExit as error:
+                        if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
+                            # Closed as it waits; another raises it in a function, or marks it to raise it
+                            # later. A call here would have Python look for signals.
+                            return
+                        failure = error
+                    except KeyboardInterrupt as error:
+                        failure = error
+                    except BaseException as error:  # nothing is called here: there may be no stack for it
+                        failure = error if failure is None else None  # what cannot fail has failed anyway
+            except BaseException as error:  # a second one, where the loop begins again
                 failure = error
-            except KeyboardInterrupt as error:
-                failure = error
-            except BaseException as error:  # nothing is called here: there may be no stack for it
-                failure = error if failure is None else None  # what cannot fail properly has failed anyway
 
 
 @once

@@ -103,15 +103,17 @@ class Scope(Unique):
         return self.is_open or bool(self._wakes)
 
     def end(self, failure: StatusError) -> None:
-        """What it stands for is to end with the failure. Only the first one counts."""
-        if self.failure is None and self.is_used:
-            self.failure = failure
+        """What it stands for is to end with the failure. Only the first one counts; a later one wakes what an
+        interrupted one has left asleep."""
+        if self.is_used:
+            if self.failure is None:
+                self.failure = failure
             if self.seconds is not None:
                 _ended[self] = None
                 _some_ended.value = 1
             stop_word.ring()
             for wake in tuple(self._wakes):
-                wake(failure)
+                wake(self.failure)
 
     def watch(self, wake: Wake) -> None:
         """Calls a function with the failure when the scope, or one around it, ends. That is also so when they
@@ -133,7 +135,7 @@ class Scope(Unique):
             yield scope
             scope = scope.outer
 
-    def _failure(self) -> StatusError | None:
+    def why_to_end(self) -> StatusError | None:
         """Why it has ended, or one that it is in."""
         now = 0.0
         for scope in self._all():
@@ -252,7 +254,7 @@ def why_to_end() -> StatusError | None:
         if _ended:
             _some_ended.value = 1
     scope = current()
-    failure = None if scope is None else scope._failure()
+    failure = None if scope is None else scope.why_to_end()
     for caller in cancelled if failure is None and cancelled else ():
         failure = failure or caller.cancelled_here()
     return failure

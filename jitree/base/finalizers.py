@@ -26,10 +26,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
 from weakref import ref
 
 from jitree.errors import FailedPreconditionError, UnimplementedError, is_interruption, keep_as_interruption
+
+if TYPE_CHECKING:
+    import threading
 
 
 class Unique:
@@ -130,6 +133,7 @@ def object_at(address: int) -> Any:
     return ctypes.cast(address, ctypes.py_object).value
 
 
+_LOOK_SECONDS: Final = 1.0
 _MOST_ATTEMPTS: Final = 64
 """Of an end that is interrupted: signals can come faster than any step of it."""
 
@@ -179,6 +183,35 @@ def guard() -> RLock:
     return lock
 
 
+_brief: Final[set[ref[RLock]]] = set()
+
+
+def brief_guard() -> RLock:
+    """As :func:`guard`, held for a few steps. Threads that others wait for take it."""
+    lock = RLock()
+    _locks.add(ref(lock, _forget))
+    _brief.add(ref(lock, _brief.discard))
+    return lock
+
+
+def require_no_brief_guard() -> None:
+    """FAILED_PRECONDITION where the thread has such a lock. It is in a finalizer of the caller's, which the
+    garbage collector runs there: what that waits for may itself wait for the lock."""
+    if _has_one(_brief):
+        raise FailedPreconditionError(
+            "a finalizer (`__del__`) cannot wait for other threads where the garbage collector runs it in "
+            "the midst of jitree's own work; leave what waits to another thread"
+        )
+
+
+def join(thread: threading.Thread) -> None:
+    """Waits for the end of a thread; FAILED_PRECONDITION as above."""
+    while thread.is_alive():
+        thread.join(_LOOK_SECONDS)
+        if thread.is_alive():
+            require_no_brief_guard()
+
+
 def with_lock(lock: RLock | LockType, action: Callable[[], Item], seconds: float = 0.0) -> Item | None:
     """Does an action with a lock that is free within so many seconds; else None.
 
@@ -206,7 +239,11 @@ os.register_at_fork(after_in_child=_renew)
 
 def has_guard() -> bool:
     """Whether this thread has such a lock."""
-    for reference in _locks.copy():  # in one step
+    return _has_one(_locks)
+
+
+def _has_one(locks: set[ref[RLock]]) -> bool:
+    for reference in locks.copy():  # in one step
         lock = reference()
         if lock is not None and lock._is_owned():  # type: ignore[attr-defined]
             return True

@@ -21,6 +21,8 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from jitree.errors import pass_interruption
+
 if TYPE_CHECKING:
     from _queue import SimpleQueue
     from typing import Protocol
@@ -125,7 +127,11 @@ class _StopWord:
             earlier: SimpleQueue[None] = SimpleQueue()
             if self._earlier is None:  # no interrupt, and no other thread, comes between these lines
                 self._earlier = earlier
-                start_new_thread(self._serve, (earlier,))
+                try:
+                    start_new_thread(self._serve, (earlier,))
+                except RuntimeError as error:  # the system gives none now: waits look for themselves
+                    self._earlier = None
+                    pass_interruption(error)
 
     def _serve(self, earlier: SimpleQueue[None]) -> None:
         from _queue import Empty

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import guard, join
 from jitree.errors import StatusError
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class InboxThread(Generic[Item]):
             inbox.put(None)  # twice does no harm: with the thread the inbox goes
             self._is_ending = True
         for thread in threads:
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join()
+            if thread.ident not in (None, threading.get_ident()):
+                join(thread)
         with self._lock:
             if self._inbox is inbox:
                 new: SimpleQueue[Item | None] = SimpleQueue()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import Scope
-from jitree.base.finalizers import with_lock
+from jitree.base.finalizers import require_no_brief_guard, with_lock
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import size_of, words_of
 from jitree.dispatch.engine import YIELD
@@ -181,6 +181,7 @@ class ContextGate(abc.ABC):
                 while not self.lock.acquire(timeout=cancel_scopes.next_look(until)):
                     if until is not None and time.monotonic() >= until:
                         raise DeadlineExceededError("another call has the session, and has not ended in time")
+                    require_no_brief_guard()
             if begun != self.gate[CANCELS]:
                 raise cancellation()
             return True
@@ -197,8 +198,9 @@ class ContextGate(abc.ABC):
             return Entrance(self)
         if self.gate[NESTING]:
             self._notice_contention()
-            with self.watch_gate(self.lock), self.lock:
-                pass
+            with self.watch_gate(self.lock):
+                while with_lock(self.lock, bool, cancel_scopes.LOOK_SECONDS) is None:
+                    require_no_brief_guard()
         return self.lock
 
     def _notice_contention(self) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.arguments import integer, natural
-from jitree.base.finalizers import Finalizer, guard, uninterrupted
+from jitree.base.finalizers import Finalizer, brief_guard, uninterrupted
 from jitree.base.platform import READ, WRITE, Mapping, page_up
 from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
@@ -86,7 +86,7 @@ class HeapAllocator(LendingAllocator):
         are zero when they are handed out."""
         super().__init__()
         self.is_zeroed = is_zeroed
-        self._lock = guard()
+        self._lock = brief_guard()
         self._free: dict[int, list[HeapBlock]] = {}
         self._kept = 0
         self.reserved = 0

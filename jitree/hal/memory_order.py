@@ -26,7 +26,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from weakref import ref
 
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import brief_guard
 from jitree.errors import StatusError
 from jitree.hal.buffer import PENDING, Buffer, BufferView
 from jitree.hal.enums import NOTHING, READING, WRITING
@@ -208,7 +208,7 @@ _uses: deque[Use] = deque()
 """From the oldest."""
 _reading: Final[MemoryMap[Use]] = MemoryMap()
 _writing: Final[MemoryMap[Use]] = MemoryMap()
-_lock = guard()
+_lock = brief_guard()
 
 
 class _Looks:
@@ -371,7 +371,7 @@ class _Ends:
     def __init__(self, fences: Sequence[Fence], end: Fence) -> None:
         self._fences = fences
         self._missing = set(range(len(fences)))
-        self._lock = guard()
+        self._lock = brief_guard()
         ((self._semaphore, self._value),) = end.timepoints
 
     def watch(self) -> None:
@@ -430,7 +430,7 @@ def _show() -> None:
 def _after_fork() -> None:
     """In a forked child nothing goes on that the parent has submitted."""
     global _lock
-    _lock = guard()
+    _lock = brief_guard()
     _uses.clear()
     _reading.clear()
     _writing.clear()

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import integer, seconds
-from jitree.base.finalizers import Unique, guard
+from jitree.base.finalizers import Unique, brief_guard
 from jitree.errors import InvalidArgumentError, StatusError, again, is_interruption
 from jitree.hal.enums import MAXIMUM_PAYLOAD
 
@@ -117,6 +117,8 @@ class Timepoints:
 
 
 _FEW_VALUES: Final = 16
+_MOST_ATTEMPTS: Final = 64
+"""To call what an interrupt has left: signals can come faster than any step of it."""
 
 
 class Expected:
@@ -155,7 +157,7 @@ class Semaphore(Unique):
     """Counts up on the host: a timeline semaphore."""
 
     VM_TYPE: Final = "hal.semaphore"
-    _lock: Final = guard()
+    _lock: Final = brief_guard()
     """One for all: each is held for a few steps, and semaphores are made for every call that is submitted."""
     __slots__ = ("__weakref__", "_failure", "_producers", "_timepoints", "_value")
 
@@ -190,28 +192,53 @@ class Semaphore(Unique):
             raise InvalidArgumentError(
                 f"a semaphore cannot be signalled to {value}; payloads are 1 to {MAXIMUM_PAYLOAD}"
             )
-        with self._lock:
-            present, failure = self._value, self._failure
-            if failure is None and value > present:
-                self._value = value
-        if failure is not None:
-            raise again(failure)
-        if value <= present:
-            raise InvalidArgumentError(
-                f"a semaphore at {present} cannot be signalled to {value}: payloads only grow"
-            )
-        _call(self, value, None)
+        try:
+            with self._lock:
+                present, failure = self._value, self._failure
+                if failure is None and value > present:
+                    self._value = value
+            if failure is not None:
+                raise again(failure)
+            if value <= present:
+                raise InvalidArgumentError(
+                    f"a semaphore at {present} cannot be signalled to {value}: payloads only grow"
+                )
+            _call(self, value, None)
+        except BaseException as error:
+            self._tell_rest(error)
+            raise
 
     def advance(self, value: int) -> None:
         """Raises the payload to at least ``value``. When it is there already, or has failed, it only calls
         what an interrupted one has left."""
-        if self._is_advanced(value):
-            _call(self, value, None)
+        try:
+            if self._is_advanced(value):
+                _call(self, value, None)
+        except BaseException as error:
+            self._tell_rest(error)
+            raise
 
     def advance_in_turn(self, value: int) -> None:
         """As :meth:`advance`. Callbacks that do so to further semaphores do not nest, as with failures."""
-        if self._is_advanced(value):
-            _call_in_turn(self, value, None)
+        try:
+            if self._is_advanced(value):
+                _call_in_turn(self, value, None)
+        except BaseException as error:
+            self._tell_rest(error)
+            raise
+
+    def _tell_rest(self, error: BaseException) -> None:
+        """Calls what an interrupt left: it may have come between a change of the state and its being told,
+        after which nobody else would wake who waits."""
+        if is_interruption(error):
+            for _ in range(_MOST_ATTEMPTS):
+                with suppress(BaseException):
+                    _call_each(self, self._due, self._failure)
+                    return
+
+    @property
+    def _due(self) -> int:
+        return self._value if self._failure is None else MAXIMUM_PAYLOAD
 
     def _is_advanced(self, value: int) -> bool:
         """Raises the payload. Whether something is to be called."""
@@ -229,12 +256,16 @@ class Semaphore(Unique):
         from jitree.base.folding import fold_tracebacks
 
         fold_tracebacks(error)
-        with self._lock:
-            if self._failure is None:
-                self._failure = error
-            failure, is_due = self._failure, self._first_due(MAXIMUM_PAYLOAD) is not None
-        if is_due:
-            _call_in_turn(self, MAXIMUM_PAYLOAD, failure)
+        try:
+            with self._lock:
+                if self._failure is None:
+                    self._failure = error
+                failure, is_due = self._failure, self._first_due(MAXIMUM_PAYLOAD) is not None
+            if is_due:
+                _call_in_turn(self, MAXIMUM_PAYLOAD, failure)
+        except BaseException as interruption:
+            self._tell_rest(interruption)
+            raise
 
     def on_reached(self, value: int, callback: ReachedCallback) -> Timepoint | None:
         """Calls ``callback`` once when ``value`` is reached or the semaphore fails.

@@ -7,7 +7,7 @@ something has to be waited for, which in most programs machine code knows not to
 from __future__ import annotations
 
 import time
-from _thread import LockType, allocate_lock
+from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import cancel_scopes
 from jitree.base.arguments import seconds
+from jitree.base.finalizers import guard, require_no_brief_guard
 from jitree.base.records import Enumeration, Flags
 from jitree.errors import CancelledError, StatusError, again
 from jitree.hal import watchdog
@@ -69,7 +70,7 @@ class Countdown:
     __slots__ = ("_done", "_is_over", "_lock", "_missing", "failure")
 
     def __init__(self, count: int, done: ReachedCallback) -> None:
-        self._lock = allocate_lock()
+        self._lock = guard()
         self._missing = set(range(count))
         self._done = done
         self._is_over = False
@@ -197,7 +198,6 @@ def _wait(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode, deadl
 
 
 def _sleep(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode, deadline: float | None) -> bool:
-
     pending = partial(pending_producers, points, mode)
     wake = allocate_lock()
     wake.acquire()
@@ -214,26 +214,29 @@ def _sleep(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode, dead
         reached(failure)
 
     scope = cancel_scopes.current()
+    latest = deadline if scope is None else _earlier(deadline, scope.first_until())
     open_points: Sequence[Registered] = ()
     try:
         if scope is not None:
             scope.watch(end)
         help_with(pending, deadline)
         open_points = when_reached(points, mode, reached)
-        if deadline is None:
-            while not wake.acquire(
-                timeout=_LOOP_SECONDS if cancel_scopes.runs_here() else cancel_scopes.LOOK_SECONDS
-            ):
-                cancel_scopes.require_uncancelled()
-        else:
-            _acquire_until(wake, deadline)
+        while not wake.acquire(timeout=_next_look(latest)):
+            # Whoever is to wake it may have been interrupted, and threads that end scopes cannot be had.
+            cancel_scopes.require_uncancelled()
+            ended = None if scope is None else scope.why_to_end()
+            if ended is not None:
+                end(ended)
+            elif _are_reached(points, mode):
+                return True
+            elif deadline is not None and time.monotonic() >= deadline:
+                return False
+            require_no_brief_guard()
     finally:  # also when a signal handler raised
         for timepoint in open_points:
             timepoint.cancel()
         if scope is not None:
             scope.unwatch(end)
-    if not failures:
-        return False
     failure = failures[0]
     if failure is not None:
         raise again(failure)
@@ -258,13 +261,10 @@ def _are_reached(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode
     return all(semaphore.is_reached(value) for semaphore, value in points)
 
 
-def _acquire_until(lock: LockType, deadline: float) -> bool:
-    while True:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            return lock.acquire(False)
-        if lock.acquire(True, min(remaining, cancel_scopes.LOOK_SECONDS)):
-            return True
+def _next_look(deadline: float | None) -> float:
+    """Seconds to sleep before the next look."""
+    most = _LOOP_SECONDS if cancel_scopes.runs_here() else cancel_scopes.LOOK_SECONDS
+    return most if deadline is None else min(max(deadline - time.monotonic(), 0.0), most)
 
 
 class Producer(Protocol):

@@ -33,14 +33,10 @@ from jitree.tools.run import finish
 from jitree.tools.values import ValueFiles
 
 if TYPE_CHECKING:
-    from jitree.api.array import Array
     from jitree.api.function import Function
-    from jitree.hal.fence import Fence
-    from jitree.tools.calling import PreparedCall
+    from jitree.tools.calling import PreparedCall, Submission
 
     Call = Callable[[], Any]
-    Start = Callable[[], tuple[Any, Array | Fence]]
-    """Begins a call: its results, and what is there when it is done."""
 
 
 _BENCHMARK: Final = "iree.benchmark"
@@ -206,25 +202,26 @@ class LastResults:
         self._results: Any = None
         self._is_python = False
 
-    def keep_from(self, prepared: PreparedCall) -> tuple[Call, Start]:
+    def keep_from(self, prepared: PreparedCall) -> tuple[Call, Submission]:
         """The two ways to call a function, which leave their results here: as the VM gives them where Python
         programs get lists, which do not say what their elements are; those calls take longer."""
         self._prepared = prepared
         self._is_python = prepared.is_plain
         call = prepared.python_call() if prepared.is_plain else prepared.call
-        start = _start(prepared)
+        submission, wait = _submission(prepared)
 
         def kept_call() -> Any:
             self._results = None  # those of the call before die first, as without this
             self._results = call()
             return self._results
 
-        def kept_start() -> tuple[Any, Array | Fence]:
-            started = start()
-            self._results, self._is_python = started[0], prepared.shows_its_end
+        def kept_start() -> Any:
+            started = submission()()
+            self._is_python = prepared.shows_its_end
+            self._results = started if self._is_python else started[0]
             return started
 
-        return kept_call, kept_start
+        return kept_call, (lambda: kept_start, wait)
 
     def process(self, function: Function, flags: ParsedFlags, files: ValueFiles) -> int:
         """Prints, stores or checks the results; returns the exit code."""
@@ -254,11 +251,11 @@ def _measure(
         prepared = PreparedCall(function, inputs)
     except errors.StatusError as error:
         return [BenchmarkRow(name, name, 0, 0.0, 0.0, error_message=error_line(error))], error
-    call, start = prepared.python_call(), _start(prepared)
+    call, submission = prepared.python_call(), _submission(prepared)
     if last is not None:
-        call, start = last.keep_from(prepared)
+        call, submission = last.keep_from(prepared)
     concurrency = flags.integer("batch_concurrency") if function.signature.fences else 1
-    batch = _batch(call, start, 1 if is_repeating else plan.batch_size, concurrency)
+    batch = _batch(call, submission, 1 if is_repeating else plan.batch_size, concurrency)
     is_settled = partial(getattr, function, "is_settled")
     rows, failure = measure(Benchmark(name, batch, is_settled), plan)
     if is_repeating:  # as in the reference, whatever unit the report has
@@ -268,12 +265,14 @@ def _measure(
     return rows, failure
 
 
-def _start(prepared: PreparedCall) -> Start:
-    """Begins a call as Python programs that can wait do, which takes less time."""
-    return prepared.python_start if prepared.shows_its_end else prepared.start
+def _submission(prepared: PreparedCall) -> Submission:
+    """Begins a call as Python programs do that can wait, which takes less time."""
+    return prepared.python_start() if prepared.shows_its_end else prepared.start()
 
 
-def _batch(call: Callable[[], object], start: Start, size: int, concurrency: int) -> Callable[[], object]:
+def _batch(
+    call: Callable[[], object], submission: Submission, size: int, concurrency: int
+) -> Callable[[], object]:
     """Makes the calls of a batch and waits for results, which die while timed."""
     if size == 1:
         return call
@@ -285,14 +284,17 @@ def _batch(call: Callable[[], object], start: Start, size: int, concurrency: int
 
         return one_after_the_other
 
+    submit, wait = submission
+    places = [index % concurrency for index in range(size - concurrency)]
+
     def overlapping() -> None:
-        running = []
-        for _ in range(size):
-            running.append(start())
-            if len(running) == concurrency:
-                running.pop(0)[1].wait()
-        for _, fence in running:
-            fence.wait()
+        start = submit()
+        running = [start() for _ in range(min(size, concurrency))]
+        for place in places:  # of the one that has begun first
+            wait(running[place])
+            running[place] = start()
+        for started in running:
+            wait(started)
 
     return overlapping
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from jitree.api.process.session import ProcessFunction
     from jitree.hal.device import Device
 
+    Submission = tuple[Callable[[], Callable[[], Any]], Callable[[Any], object]]
+    """Makes what begins the next calls, and waits for the end of one by what that gave."""
+
 _BYTE: Final = BY_NAME["ui8"]
 _DEEPEST: Final = 64
 _MOST_LISTS: Final = 10_000
@@ -120,15 +123,18 @@ class PreparedCall:
         values = (returned,) if len(items) == 1 else returned or ()
         return [_vm_result(value, str(item)) for value, item in zip(values, items, strict=True)]
 
-    def python_start(self) -> tuple[Any, Array]:
-        """Submits the call of an asynchronous function as Python programs do, if :attr:`shows_its_end`: what
-        they get, and one of the arrays that are there when the call is done."""
-        results = self._function.submit(*self._values)
-        values = results if isinstance(results, tuple) else (results,)
-        return results, next(value for value in values if isinstance(value, Array))
+    def python_start(self) -> Submission:
+        """The call of an asynchronous function as Python programs submit it, if :attr:`shows_its_end`. One of
+        the arrays says when it is done."""
+        items, function = self._function.vm_function.convention.results, self._function
+        wait = Array.wait if len(items) == 1 else partial(_wait_for_one, items.index("r"))
+        return lambda: partial(function.submit, *self._values), wait
 
-    def start(self) -> tuple[list[Any], Fence]:
-        """Begins a call of an asynchronous function: its results, and the fence they are computed at."""
+    def start(self) -> Submission:
+        """As :meth:`python_start`, with a fence that says when it is done."""
+        return lambda: self._start, _wait_for_fence
+
+    def _start(self) -> tuple[list[Any], Fence]:
         signal = Fence.create(self._device)
         return self._run([*self._arguments, None, signal]), signal
 
@@ -146,6 +152,14 @@ class PreparedCall:
             else _reference_to_host(value, self._function)
             for kind, value in zip(result_kinds(self._function), results, strict=True)
         ]
+
+
+def _wait_for_one(index: int, results: tuple[Any, ...]) -> None:
+    results[index].wait()
+
+
+def _wait_for_fence(started: tuple[list[Any], Fence]) -> None:
+    started[1].wait()
 
 
 def parse_inputs(

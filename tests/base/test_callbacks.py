@@ -7,15 +7,21 @@ import operator
 import sys
 import threading
 from _thread import interrupt_main
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 
+from jitree.base import callbacks, finalizers
 from jitree.base.callbacks import Callback, allocator_address, free, revive, take_kept
+from jitree.dispatch.native import engine as native_engine
 from jitree.errors import StatusCode
+from jitree.hal.local import interrupts
 
 _FAILURE = -7
+_each: Any = operator.call
 _TYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 3)
 
 
@@ -49,6 +55,41 @@ def test_results_and_errors(run: Callable[[Callable[[], object]], None]) -> None
     )
     assert results == [4, 103, 2]
     assert [type(error) for error in example.errors] == [ZeroDivisionError]
+
+
+def _server(monkeypatch: pytest.MonkeyPatch, fail: Callable[..., Any]) -> Generator[Any, int, None]:
+    monkeypatch.setattr(callbacks, "_call", fail)
+    monkeypatch.setattr(callbacks, "_fail", lambda record, error: None)
+    return callbacks._table()._server(0)
+
+
+def _looks(monkeypatch: pytest.MonkeyPatch, fail: Callable[..., Any]) -> Generator[Any, int, None]:
+    monkeypatch.setattr(interrupts, "_first_look", fail)
+    monkeypatch.setattr(interrupts, "raised_later", lambda error: iter(()))
+    return interrupts._first_looks()
+
+
+def _slow_calls(monkeypatch: pytest.MonkeyPatch, fail: Callable[..., Any]) -> Generator[Any, int, None]:
+    borrowed: Any = partial(fail, None)
+    return native_engine._steps(borrowed, [None])
+
+
+@pytest.mark.parametrize("make", [_server, _looks, _slow_calls])
+def test_a_second_interrupt_between_calls_ends_no_callback(
+    make: Callable[[pytest.MonkeyPatch, Callable[..., Any]], Generator[Any, int, None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes where a loop begins again. A generator that has ended answers machine code no more."""
+    both: tuple[Callable[[], Any], ...] = (
+        interrupt_main,
+        partial(finalizers._raise_in, threading.get_ident(), KeyboardInterrupt),
+    )
+    steps: Any = make(monkeypatch, partial(next, filter(None, map(_each, both))))
+    next(steps)
+    with suppress(KeyboardInterrupt):
+        steps.send(0)
+    assert steps.gi_frame is not None
+    steps.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -6,18 +6,23 @@ import ast
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 import jitree
 from jitree import Session
+from jitree.base import cancel_scopes, finalizers
 from jitree.base.cancel_scopes import Scope
-from jitree.base.finalizers import Finalized, guard, has_guard, with_lock, without_guards
+from jitree.base.finalizers import Finalized, guard, has_guard, join, with_lock, without_guards
 from jitree.codegen import image
 from jitree.codegen.image import Recipe
+from jitree.dispatch.session_lock import NESTING
+from jitree.errors import FailedPreconditionError
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.semaphore import Semaphore
 from tests.base.interruption import interruptions
@@ -25,6 +30,8 @@ from tests.hal.helpers import wait_until
 
 TIMEOUT = 30.0
 PACKAGE = Path(jitree.__file__).parent
+PROGRAM = Path(__file__).parents[1] / "data" / "programs" / "arithmetic.vmfb"
+NAME = "arithmetic.add"
 OTHERS = {
     "api/process/worker.py": "wakes the thread that made it",
     "api/program.py": "held while a program is opened, around all else",
@@ -36,7 +43,7 @@ OTHERS = {
     "dispatch/variables.py": "left in C, and waited for with looks",
     "hal/groups/channel.py": "held by collectives, around all else, and waited for with looks",
     "hal/objects.py": "held while members find each other, around all else, and waited for with looks",
-    "hal/waiting.py": "one wakes a thread; the other is held where Python makes no object",
+    "hal/waiting.py": "wakes a thread",
     "integrations/ray.py": "of asyncio",
     "modules/native_library/interface.py": "no thread blocks for it",
     "observe/lockstep.py": "two threads of one comparison take turns, around all else",
@@ -198,6 +205,56 @@ def test_a_session_ends_on_another_thread(lock_of: Callable[[Session], threading
             holder.clear()
         wait_until(lambda: invoker.closed)
     assert len(_Noted.threads) == 1 and threading.get_ident() not in _Noted.threads
+
+
+def _wait_for_another(stack: ExitStack, session: Session) -> Callable[[], object]:
+    """For a fence that no other thread can reach."""
+    return partial(Semaphore().wait, 1)
+
+
+def _wait_for_a_call(stack: ExitStack, session: Session) -> Callable[[], object]:
+    """For the session, which another thread's call has."""
+    begun, ended = threading.Event(), threading.Event()
+    function = session[NAME]
+    gate = session.context.invoker
+
+    def hold() -> None:
+        with gate.lock:
+            gate.gate[NESTING] = 1
+            begun.set()
+            ended.wait(TIMEOUT)
+            gate.gate[NESTING] = 0
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    stack.callback(holder.join)
+    stack.callback(ended.set)
+    begun.wait(TIMEOUT)
+    return partial(function, *[np.zeros(4, np.float32)] * 2)
+
+
+def _wait_for_a_thread(stack: ExitStack, session: Session) -> Callable[[], object]:
+    """Which works."""
+    ended = threading.Event()
+    worker = threading.Thread(target=ended.wait, args=(TIMEOUT,))
+    worker.start()
+    stack.callback(worker.join)
+    stack.callback(ended.set)
+    return partial(join, worker)
+
+
+@pytest.mark.parametrize("prepare", [_wait_for_another, _wait_for_a_call, _wait_for_a_thread])
+def test_a_finalizer_of_the_caller_does_not_wait_with_a_lock(
+    prepare: Callable[[ExitStack, Session], Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The garbage collector runs it anywhere. What it waits for may want that lock, and never come."""
+    monkeypatch.setattr(cancel_scopes, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(finalizers, "_LOOK_SECONDS", 0.01)
+    with Session("local-sync") as session, ExitStack() as stack:
+        session.load(PROGRAM)
+        wait = prepare(stack, session)
+        with Semaphore._lock, pytest.raises(FailedPreconditionError, match="a finalizer"):
+            wait()
 
 
 def test_an_end_without_a_thread_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:

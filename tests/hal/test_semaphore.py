@@ -6,12 +6,17 @@ import asyncio
 import threading
 import time
 from _thread import interrupt_main
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from jitree.base import cancel_scopes, stop_word
+from jitree.base.cancel_scopes import Scope
 from jitree.errors import (
     AbortedError,
     DataLossError,
+    DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
     StatusCode,
@@ -22,6 +27,7 @@ from jitree.hal.enums import MAXIMUM_PAYLOAD
 from jitree.hal.fence import Fence, wait_fences
 from jitree.hal.semaphore import Semaphore
 from jitree.hal.waiting import SemaphoreCompatibility, WaitMode, wait_for
+from tests.base.interruption import interruptions
 from tests.hal.helpers import TIMEOUT, wait_until
 
 
@@ -285,6 +291,69 @@ def test_a_signal_that_does_not_end_the_sleep(timeout: float | None) -> None:
         semaphore.wait(1, timeout)
     assert not semaphore.is_reached(1)
     late.cancel()
+
+
+CHANGES: tuple[Callable[[Semaphore], None], ...] = (
+    lambda semaphore: semaphore.signal(1),
+    lambda semaphore: semaphore.advance(1),
+    lambda semaphore: semaphore.advance_in_turn(1),
+    lambda semaphore: semaphore.fail(AbortedError("it has failed")),
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_interrupted_change_leaves_nobody_waiting(change: Callable[[Semaphore], None]) -> None:
+    """Wherever it is interrupted: what has changed has been told."""
+    places = 0
+    for interruption in interruptions(0):
+        semaphore, told = Semaphore(), list[StatusError | None]()
+        semaphore.on_reached(1, told.append)
+        interruption.during(partial(change, semaphore))
+        has_changed = semaphore.is_reached(1) or semaphore.failure is not None
+        assert bool(told) == has_changed, f"interrupted at place {interruption.place}"
+        places += 1
+    assert places > 5
+
+
+@pytest.mark.parametrize("timeout", [None, 2 * TIMEOUT])
+def test_who_waits_looks_whether_it_was_forgotten(
+    timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing calls it: the value is there, as where a thread has ended before it told of that."""
+    monkeypatch.setattr(cancel_scopes, "LOOK_SECONDS", 0.01)
+    semaphore = Semaphore()
+
+    def change() -> None:
+        wait_until(lambda: bool(semaphore._timepoints))
+        semaphore._value = 1
+
+    threading.Thread(target=change).start()
+    assert semaphore.wait(1, timeout)
+
+
+def test_a_deadline_ends_a_wait_where_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(stop_word, "start_new_thread", refuse)
+    monkeypatch.setattr(stop_word._stop, "_earlier", None)
+    with pytest.raises(DeadlineExceededError), cancel_scopes.deadline(0.01):
+        Semaphore().wait(1)
+
+
+def test_a_scope_whose_end_was_interrupted_ends_again() -> None:
+    """The next end wakes what it has left asleep; the failure stays the first one."""
+    places = 0
+    for interruption in interruptions(0):
+        woken: list[StatusError] = []
+        with Scope() as scope:
+            scope.watch(woken.append)
+            interruption.during(partial(scope.end, AbortedError("first")))
+            first = scope.failure
+            scope.end(AbortedError("second"))
+            assert woken and scope.failure in (first, woken[-1])
+        places += 1
+    assert places > 5
 
 
 def test_an_interrupted_removal_is_no_endless_search() -> None:

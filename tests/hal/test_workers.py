@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import subprocess
@@ -14,9 +15,10 @@ from functools import partial
 
 import pytest
 
-from jitree.errors import FailedPreconditionError, StatusCode, StatusError
+from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusCode, StatusError
 from jitree.hal.driver import DriverRegistry
 from jitree.hal.fence import Fence
+from jitree.hal.local import interrupts, workers
 from jitree.hal.local.queue import Waiter
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
@@ -298,6 +300,58 @@ def test_an_interrupted_post_loses_no_thread(has_thread: bool) -> None:
         pool.close()
         places += 1
     assert places > 5
+
+
+def test_a_thread_apart_leaves_no_task_behind() -> None:
+    """It has posted one, which a thread of the pool would take next; it ends instead."""
+    pool, other = make_pool(1), Task(nothing)
+    held, first = threading.Event(), Task(lambda: pool.post_next(other))
+
+    def wait() -> None:
+        pool.post(first)
+        assert pool.leave(first)
+        held.wait(TIMEOUT)
+
+    holding = Task(wait)
+    pool.post(holding)
+    assert first.done.wait(TIMEOUT)
+    held.set()
+    assert holding.done.wait(TIMEOUT) and other.done.wait(TIMEOUT)
+    pool.close()
+
+
+def test_threads_without_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor to sleep on: the post fails, the next one does not. Processors that are gone: any will
+    do."""
+    pool, task = WorkerPool("test-worker", Topology((0,))), Task(nothing)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(workers, "Parking", refuse)
+        with pytest.raises(ResourceExhaustedError, match="cannot start a thread"):
+            pool.post(Task(nothing))
+    with monkeypatch.context() as patched:
+        patched.setattr(workers, "place_thread", refuse)
+        pool.post(task)
+        assert task.done.wait(TIMEOUT)
+    pool.close()
+
+
+def test_an_interrupted_rest_ends() -> None:
+    """Of a thread for whose part another one waits, which would rest for good."""
+
+    def rest() -> None:
+        with interrupts.resting(1):
+            pass
+
+    places = 0
+    for interruption in interruptions(0):
+        interruption.during(rest)
+        assert not interrupts._resting, f"interrupted at place {interruption.place}"
+        places += 1
+    assert places > 1
 
 
 def test_an_interrupted_resizing_ends_threads_that_are_left_over() -> None:

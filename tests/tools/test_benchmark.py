@@ -143,6 +143,23 @@ def test_calls_are_made_as_python_programs_make_them(
     assert general.count("two") == 2
 
 
+@pytest.mark.parametrize(
+    ("size", "concurrency", "expected"),
+    [(4, 1, "cccc"), (1, 4, "c"), (3, 4, "sss012"), (5, 2, "ss0s1s2s43"), (4, 3, "sss0s312")],
+)
+def test_as_many_calls_run_as_are_to_overlap(size: int, concurrency: int, expected: str) -> None:
+    """The one that began first is waited for before the next one begins."""
+    events: list[str] = []
+
+    def start() -> int:
+        events.append("s")
+        return events.count("s") - 1
+
+    submission = (lambda: start), lambda begun: events.append(str(begun))
+    benchmark._batch(lambda: events.append("c"), submission, size, concurrency)()
+    assert "".join(events) == expected
+
+
 OVERLAPPING = ("--benchmark_min_time=40x", "--batch_size=8", "--batch_concurrency=4")
 
 

@@ -95,30 +95,34 @@ def _steps(borrowed: Borrowed, kept: list[BaseException | None]) -> Generator[No
     while True:
         try:
             while True:
-                yield
-                machine: Machine = borrowed()
-                if machine.state[STATE_WORDS.outcome] == SLOW_LOOK:
-                    machine.require_running()
-                    if may_go_on(machine):
-                        machine.fill_fuel()
-                        machine.state[STATE_WORDS.outcome] = SLOW_DONE
-                    else:  # its time stays over, so that the loop, too, is left at once
-                        machine.state[STATE_WORDS.outcome] = SLOW_REFUSED
-                elif machine.state[STATE_WORDS.prompt] == PROMPT:
-                    machine.state[STATE_WORDS.outcome] = _execute_in_time(machine)
-                elif _execute(machine, machine.adopt()):
-                    machine.state[STATE_WORDS.outcome] = SLOW_DONE
-                del machine
-        except GeneratorExit as error:
-            if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
-                # Closed as it waits; another raises it in a function, or marks it to raise it later.
-                # A call here would have Python look for signals.
-                return
+                try:
+                    while True:
+                        yield
+                        machine: Machine = borrowed()
+                        if machine.state[STATE_WORDS.outcome] == SLOW_LOOK:
+                            machine.require_running()
+                            if may_go_on(machine):
+                                machine.fill_fuel()
+                                machine.state[STATE_WORDS.outcome] = SLOW_DONE
+                            else:  # its time stays over, so that the loop, too, is left at once
+                                machine.state[STATE_WORDS.outcome] = SLOW_REFUSED
+                        elif machine.state[STATE_WORDS.prompt] == PROMPT:
+                            machine.state[STATE_WORDS.outcome] = _execute_in_time(machine)
+                        elif _execute(machine, machine.adopt()):
+                            machine.state[STATE_WORDS.outcome] = SLOW_DONE
+                        del machine
+                except GeneratorExit as error:
+                    if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
+                        # Closed as it waits; another raises it in a function, or marks it to raise it later.
+                        # A call here would have Python look for signals.
+                        return
+                    kept[0] = error
+                    machine = None  # type: ignore[assignment]
+                except BaseException as error:
+                    kept[0] = error
+                    machine = None  # type: ignore[assignment]
+        except BaseException as error:  # a second one, where the loop begins again
             kept[0] = error
-            machine = None  # type: ignore[assignment]
-        except BaseException as error:
-            kept[0] = error
-            machine = None  # type: ignore[assignment]
 
 
 def attach(machine: Machine) -> None:

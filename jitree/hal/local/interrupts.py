@@ -11,14 +11,13 @@ import ctypes
 import sys
 import time
 from _thread import _local
-from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import CURRENT
-from jitree.base.finalizers import guard, raised_later
+from jitree.base.finalizers import raised_later
 from jitree.base.memory import once
 from jitree.codegen.record import layout_of
 from jitree.errors import AFTER_OVERFLOW, CancelledError, DeadlineExceededError, StatusError, is_interruption
@@ -135,30 +134,27 @@ def _look(job: int) -> int:
     if FUNCTION_TABLE[LOOK_TICKS] == FIRST_LOOK_TICKS and (native := executor.native_executor()) is not None:
         FUNCTION_TABLE[LOOK_TICKS] = int(_LOOK_MICROSECONDS * native.ticks_per_microsecond)
     require_going_on()
-    while job in _resting:  # machine code of this thread would look at what others do all the time
+    # Machine code of this thread would look at what others do all the time.
+    while job in tuple(_resting.values()):
         time.sleep(_REST_SECONDS)
         require_going_on()
     return 0
 
 
 _REST_SECONDS: Final = 0.005
-_resting: Final[Counter[int]] = Counter()
-"""How many threads that run a part of a job rest, by address of the Job record."""
-_counting: Final = guard()
+_resting: Final[dict[object, int]] = {}
+"""The address of the Job record, for each thread that runs a part of a job and rests."""
 
 
 @contextmanager
 def resting(job: int) -> Iterator[None]:
     """Leaves the processors to others for a while. The thread that waits for this one's part does, too."""
-    with _counting:
-        _resting[job] += 1
+    mark = object()
     try:
+        _resting[mark] = job  # in one step, after which an interrupt does not leave it there
         yield
     finally:
-        with _counting:
-            _resting[job] -= 1
-            if not _resting[job]:
-                del _resting[job]
+        _resting.pop(mark, None)
 
 
 def _fail(error: BaseException, job: int) -> int:
@@ -187,25 +183,32 @@ def _first_looks() -> Generator[None, int, None]:
     again: Iterator[int] | None
     while True:
         try:
-            if interruption is not None:
-                FUNCTION_TABLE[LOOK_IN] = _look_in().address
-                stop_word.ring()
-                again, interruption = raised_later(interruption), None
-                # Python looks for interrupts after calls and jumps, and would raise it here. This generator
-                # lasts: it keeps nothing of the error, with which the frames of its caller would last.
-                _, again = [*again], None
             while True:
-                job = yield
-                _first_look(job)
-        except GeneratorExit as error:
-            if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
-                # Closed as it waits; another raises it in a function, or marks it to raise it later.
-                # A call here would have Python look for signals.
-                return
-            interruption = error
-        except RecursionError:  # there is no stack for anything: see `revive`
+                try:
+                    if interruption is not None:
+                        FUNCTION_TABLE[LOOK_IN] = _look_in().address
+                        stop_word.ring()
+                        again, interruption = raised_later(interruption), None
+                        # Python looks for interrupts after calls and jumps, and would raise it here. This
+                        # generator lasts: it keeps nothing of the error, with which the frames of its caller
+                        # would last.
+                        _, again = [*again], None
+                    while True:
+                        job = yield
+                        _first_look(job)
+                except GeneratorExit as error:
+                    if error.__traceback__.tb_next is None and not error.__dict__:  # type: ignore[union-attr]
+                        # Closed as it waits; another raises it in a function, or marks it to raise it later.
+                        # A call here would have Python look for signals.
+                        return
+                    interruption = error
+                except RecursionError:  # there is no stack for anything: see `revive`
+                    raise
+                except BaseException as error:
+                    interruption = error
+        except RecursionError:
             raise
-        except BaseException as error:
+        except BaseException as error:  # a second one, where the loop begins again
             interruption = error
 
 

@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import cancel_scopes
-from jitree.base.finalizers import end_each, guard
+from jitree.base.finalizers import brief_guard, end_each
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
 from jitree.hal.fence import COMES_AFTER, Fence, check_fences
@@ -57,7 +57,7 @@ class LocalQueue:
         self.executor = executor
         self.profiler = profiler
         self.record = record or QueueRecord()
-        self._lock = guard()  # a forgotten device closes it wherever the garbage collector runs
+        self._lock = brief_guard()  # a forgotten device closes it wherever the garbage collector runs
         self._waiting: dict[Operation, None] = {}
         self.charge: Callable[[int], object] | None = None
         self.announced: dict[Operation, None] = {}
@@ -156,7 +156,7 @@ _queues: Final[SharedWeakSet[LocalQueue]] = SharedWeakSet()
 def _after_fork() -> None:
     """In a forked child no thread holds a lock, whatever it says. Waiting operations go on waiting there."""
     for queue in _queues:
-        queue._lock = guard()
+        queue._lock = brief_guard()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -254,7 +254,7 @@ class Waiter:
     there are any."""
 
     def __init__(self) -> None:
-        self._lock = guard()  # endings add some wherever the garbage collector runs
+        self._lock = brief_guard()  # endings add some wherever the garbage collector runs
         self._operations: deque[Waiting] = deque()
         self._thread: threading.Thread | None = None
         self.process = os.getpid()

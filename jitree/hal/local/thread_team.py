@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.finalizers import Finalizer, guard, uninterrupted
+from jitree.base.finalizers import Finalizer, guard, join, uninterrupted
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.platform.threads import CAN_PARK, PARKING_CALL, allowed_processors
 from jitree.base.records import NamedTuple
@@ -269,7 +269,7 @@ def _join(stopped: list[list[threading.Thread]]) -> None:
     for threads in stopped:
         for thread in threads:
             if thread.ident is not None:  # its start was not interrupted
-                thread.join()
+                join(thread)
 
 
 def _mask(processors: list[int]) -> bytes:

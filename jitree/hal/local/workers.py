@@ -13,11 +13,12 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
 from jitree import errors
-from jitree.base.finalizers import Finalizer, end_each, guard, uninterrupted, without_guards
+from jitree.base.finalizers import Finalizer, brief_guard, end_each, join, uninterrupted, without_guards
 from jitree.base.platform.threads import Parking, place_thread
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
@@ -41,7 +42,7 @@ class _Shared:
     def __init__(self, name: str, topology: Topology) -> None:
         self.name = name
         self.topology = topology
-        self.lock = guard()
+        self.lock = brief_guard()
         """A forgotten pool ends where the garbage collector runs: also where a thread of it makes another."""
         self.tasks: OrderedDict[Task, None] = OrderedDict()
         self.threads: dict[int, threading.Thread] = {}
@@ -155,21 +156,29 @@ class _Shared:
                 return
 
     def _start(self, place: int, processor: int | None) -> None:
-        """RESOURCE_EXHAUSTED when the system gives no thread and there is no other either."""
+        """RESOURCE_EXHAUSTED where there is no thread and the system gives none, or no descriptor."""
+        try:
+            self._start_parking(place, processor, Parking())
+        except (RuntimeError, OSError) as error:
+            errors.pass_interruption(error)
+            if error.__context__ is not None:  # interrupted, `threading` gives back a lock that it has not
+                errors.pass_interruption(error.__context__)
+            if not self.threads:
+                raise errors.ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error
+
+    def _start_parking(self, place: int, processor: int | None, parking: Parking) -> None:
+        """Starts a thread with all that it needs: one that fails is waited for in vain."""
         thread = threading.Thread(
-            target=_work, args=(self, place, processor), name=f"{self.name}.{place}", daemon=True
+            target=_work, args=(self, place, processor, parking), name=f"{self.name}.{place}", daemon=True
         )
         try:
             self.threads[place], self.coming = thread, True
             thread.start()
-        except BaseException as error:
+        except BaseException:
             if thread.ident is None:  # one that begins after all ends at once
                 del self.threads[place]
                 self.coming = False
-            if not isinstance(error, RuntimeError) or errors.is_interruption(error):
-                raise
-            if not self.threads:
-                raise errors.ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error
+            raise
 
 
 class _ThisWorker(threading.local):
@@ -250,8 +259,8 @@ class WorkerPool:
         what was left when it was interrupted."""
         self._shared.stop()
         for thread in tuple(self._shared.threads.values()):
-            if thread is not threading.current_thread() and thread.ident is not None:
-                thread.join()
+            if thread.ident not in (None, threading.get_ident()):
+                join(thread)
         self._shared.cancel(errors.CancelledError(f"{self.name} was closed before the work was started"))
         self._ending.cancel()
 
@@ -272,11 +281,11 @@ def _drop(shared: _Shared) -> None:
     shared.cancel(errors.CancelledError("the device was dropped while work was queued"))
 
 
-def _work(shared: _Shared, place: int, processor: int | None) -> None:
+def _work(shared: _Shared, place: int, processor: int | None, parking: Parking) -> None:
     if processor is not None:
-        place_thread({processor})
+        with suppress(OSError):  # taken from the process meanwhile
+            place_thread({processor})
     _this_thread.shared = shared
-    parking = Parking()
     if not shared.arrive(place):
         return
     while True:
@@ -303,6 +312,8 @@ def _work_apart(shared: _Shared, place: int, task: Task) -> None:
     finally:
         with shared.lock:
             del shared.threads[place]
+            if shared.tasks:  # which the task has posted, for this thread to come for them
+                shared._summon()
 
 
 _pools: Final[SharedWeakSet[WorkerPool]] = SharedWeakSet()
