@@ -188,7 +188,8 @@ _brief: Final[set[ref[RLock]]] = set()
 
 def brief_guard() -> RLock:
     """As :func:`guard`, held for a few steps. Threads that others wait for take it."""
-    lock = guard()
+    lock = RLock()
+    _locks.add(ref(lock, _forget))
     _brief.add(ref(lock, _brief.discard))
     return lock
 
@@ -198,8 +199,8 @@ def require_no_brief_guard() -> None:
     garbage collector runs there: what that waits for may itself wait for the lock."""
     if _has_one(_brief):
         raise FailedPreconditionError(
-            "a finalizer (`__del__`) cannot wait for other threads where the garbage collector runs it in the "
-            "midst of jitree's own work; leave what waits to another thread"
+            "a finalizer (`__del__`) cannot wait for other threads where the garbage collector runs it in "
+            "the midst of jitree's own work; leave what waits to another thread"
         )
 
 

@@ -80,10 +80,10 @@ class HandleTable:
     """
 
     __slots__ = (
-        "__weakref__", "_addresses", "_aliases", "_bytes", "_entries", "_free", "_is_draining", "_later",
-        "_memory", "_objects", "_traits", "base", "bounds", "capacity", "deferred", "extension",
-        "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "owed", "readers", "ref_types",
-        "told",
+        "__weakref__", "_addresses", "_aliases", "_bytes", "_entries", "_free", "_is_draining",
+        "_is_releasing", "_later", "_memory", "_objects", "_traits", "base", "bounds", "capacity", "deferred",
+        "extension", "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "owed", "readers",
+        "ref_types", "told",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY, bounds: Bounds = UNBOUNDED) -> None:
@@ -112,7 +112,7 @@ class HandleTable:
         """By number: what makes the objects of :meth:`wrap_later` which have not been needed yet."""
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
-        self._is_draining = False
+        self._is_draining = self._is_releasing = False
         self.owed: list[int] = []
         """References that :meth:`release_owed` drops; if an interrupt comes before, the next such call."""
         self.is_halted: Callable[[], bool] = bool
@@ -389,46 +389,57 @@ class HandleTable:
         self.release_owed()
 
     def release_owed(self) -> None:
-        """Drops what is owed. Of many, what goes with it goes at once."""
-        owed, i32 = self.owed, self.i32
-        if len(owed) > _FEW:
-            release_last(owed, self.base, self._entries, self.handle_pool)
-        while owed:
-            address = owed[-1]
-            word = (address - self.base) >> 2
-            if not address:
-                del owed[-1]
-            elif i32[word + _ENTRY.count] > 1:
-                if i32[word + _ENTRY.count] < COUNT_UNLIMITED:
-                    i32[word + _ENTRY.count] -= 1
-                del owed[-1]
-            elif i32[word + _ENTRY.owner] == OWNER_PYTHON:
-                number = (address - self.base) >> 6
-                obj = self._objects[number]
-                key, traits = id(obj), self._traits.get(type(obj))
-                if traits is not None and traits.leave is not None:
-                    traits.leave(obj, self)
-                if obj is None and number in self._later:
-                    del self._later[number]
-                elif address in self._aliases:
-                    self._aliases -= {address}
-                elif key in self._addresses and self._addresses[key] == address:
-                    del self._addresses[key]
+        """Drops what is owed. Of many, what goes with it goes at once.
+
+        An object that dies here may have a finalizer that calls the session: what such a call owes goes to
+        the end of the list, and is dropped after it.
+        """
+        if self._is_releasing:
+            return
+        self._is_releasing = True
+        try:
+            owed, i32 = self.owed, self.i32
+            if len(owed) > _FEW:
+                release_last(owed, self.base, self._entries, self.handle_pool)
+            while owed:
+                place = len(owed) - 1
+                address = owed[place]
+                word = (address - self.base) >> 2
+                if not address:
+                    del owed[place]
+                elif i32[word + _ENTRY.count] > 1:
+                    if i32[word + _ENTRY.count] < COUNT_UNLIMITED:
+                        i32[word + _ENTRY.count] -= 1
+                    del owed[place]
+                elif i32[word + _ENTRY.owner] == OWNER_PYTHON:
+                    number = (address - self.base) >> 6
+                    obj = self._objects[number]
+                    key, traits = id(obj), self._traits.get(type(obj))
+                    if traits is not None and traits.leave is not None:
+                        traits.leave(obj, self)
+                    if obj is None and number in self._later:
+                        del self._later[number]
+                    elif address in self._aliases:
+                        self._aliases -= {address}
+                    elif key in self._addresses and self._addresses[key] == address:
+                        del self._addresses[key]
+                    else:
+                        del owed[place]
+                        raise InternalError(f"reference of a freed object dropped (handle {number})")
+                    # All zero is the poison: checks refuse a stale handle, of KIND_FREE and length 0.
+                    self._bytes[address - self.base : address - self.base + ENTRY.size] = _POISON
+                    self._objects[number] = None
+                    self._free += (number,)
+                    del owed[place]
                 else:
-                    del owed[-1]
-                    raise InternalError(f"reference of a freed object dropped (handle {number})")
-                # All zero is the poison: a stale handle has kind KIND_FREE and length 0. Checks refuse that.
-                self._bytes[address - self.base : address - self.base + ENTRY.size] = _POISON
-                self._objects[number] = None
-                self._free += (number,)
-                del owed[-1]
-            else:
-                assert self.handle_pool is not None
-                i32[word + _ENTRY.count] = 0
-                if self.i64[(word >> 1) + _ENTRY.link] == LINK_POOLED:
-                    self.handle_pool.drop(owed)
-                else:
-                    self.handle_pool.free(owed)
+                    assert self.handle_pool is not None
+                    i32[word + _ENTRY.count] = 0
+                    if self.i64[(word >> 1) + _ENTRY.link] == LINK_POOLED:
+                        self.handle_pool.drop(owed, place)
+                    else:
+                        self.handle_pool.free(owed, place)
+        finally:
+            self._is_releasing = False
         if self.deferred:
             self.drain_deferred()
 

@@ -79,10 +79,10 @@ if TYPE_CHECKING:
             """Makes the Python object of a table's entry. The table knows it from then on
             (:meth:`HandleTable.adopt`, ``take_over``)."""
 
-        def free(self, owed: list[int]) -> None:
-            """The last reference to what the last of these handles is of is gone. It is taken out."""
+        def free(self, owed: list[int], place: int) -> None:
+            """The last reference to what the handle at a place is of is gone. It is taken out."""
 
-        def drop(self, owed: list[int]) -> None:
+        def drop(self, owed: list[int], place: int) -> None:
             """As :meth:`free`; it may be freed later."""
 
         def drop_all(
@@ -90,10 +90,11 @@ if TYPE_CHECKING:
             dropped: npt.NDArray[np.int64],
             links: npt.NDArray[np.int64],
             owed: list[int],
+            taken: slice,
             rest: list[int],
         ) -> None:
-            """The same of several, which ``owed`` has beside the ``rest``; they are freed later. ``links``:
-            the links of all entries."""
+            """The same of several, which ``owed`` has in a range beside the ``rest``; they are freed later.
+            ``links``: the links of all entries."""
 
         def settle(self) -> None:
             """Frees what was dropped."""
@@ -182,6 +183,7 @@ def release_last(owed: list[int], base: int, entries: Entries, pool: ObjectPool 
     """Drops last references to objects which machine code frees, all at once."""
     entry, counts = words_of(Entry), entries["i32"]
     handles = np.asarray(owed, np.int64)
+    taken = slice(len(handles))  # what dies meanwhile may owe more
     handles = handles[handles != 0]
     numbers = handles - base >> 6
     if len(handles) > _MANY:  # all but one of those to one object
@@ -189,10 +191,12 @@ def release_last(owed: list[int], base: int, entries: Entries, pool: ObjectPool 
         numbers = np.flatnonzero(repeats)
         handles, others = base + (numbers << 6), (repeats[numbers] - 1).astype(np.int32)
         each = handles.tolist()
-        counts[numbers, entry.count] -= others
-        owed[:] = each
+        fewer = slice(len(each))
+        counts[numbers, entry.count] -= others  # no call from here on, for an interrupt
+        owed[taken] = each
+        taken = fewer
     freed = (counts[numbers, entry.count] == 1) & (counts[numbers, entry.owner] != OWNER_PYTHON)
     if pool is not None and freed.any():
         counts[numbers[freed], entry.count] = 0
-        pool.drop_all(handles[freed], entries["i64"][:, entry.link], owed, handles[~freed].tolist())
+        pool.drop_all(handles[freed], entries["i64"][:, entry.link], owed, taken, handles[~freed].tolist())
         pool.settle()

@@ -131,7 +131,7 @@ class PreparedCall:
         return lambda: partial(function.submit, *self._values), wait
 
     def start(self) -> Submission:
-        """The call of an asynchronous function with a fence that says when it is done."""
+        """As :meth:`python_start`, with a fence that says when it is done."""
         return lambda: self._start, _wait_for_fence
 
     def _start(self) -> tuple[list[Any], Fence]:

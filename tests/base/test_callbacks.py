@@ -21,6 +21,7 @@ from jitree.errors import StatusCode
 from jitree.hal.local import interrupts
 
 _FAILURE = -7
+_each: Any = operator.call
 _TYPE = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 3)
 
 
@@ -79,8 +80,11 @@ def test_a_second_interrupt_between_calls_ends_no_callback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It comes where a loop begins again. A generator that has ended answers machine code no more."""
-    both = interrupt_main, partial(finalizers._raise_in, threading.get_ident(), KeyboardInterrupt)
-    steps = make(monkeypatch, partial(next, filter(None, map(operator.call, both))))
+    both: tuple[Callable[[], Any], ...] = (
+        interrupt_main,
+        partial(finalizers._raise_in, threading.get_ident(), KeyboardInterrupt),
+    )
+    steps: Any = make(monkeypatch, partial(next, filter(None, map(_each, both))))
     next(steps)
     with suppress(KeyboardInterrupt):
         steps.send(0)

@@ -247,7 +247,7 @@ def _wait_for_a_thread(stack: ExitStack, session: Session) -> Callable[[], objec
 def test_a_finalizer_of_the_caller_does_not_wait_with_a_lock(
     prepare: Callable[[ExitStack, Session], Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The garbage collector runs it anywhere. What it waits for may want that lock: it would wait for ever."""
+    """The garbage collector runs it anywhere. What it waits for may want that lock, and never come."""
     monkeypatch.setattr(cancel_scopes, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(finalizers, "_LOOK_SECONDS", 0.01)
     with Session("local-sync") as session, ExitStack() as stack:

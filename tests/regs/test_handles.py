@@ -151,10 +151,15 @@ class CountingPool:
         self.settled: list[list[int]] = []
 
     def drop_all(
-        self, dropped: npt.NDArray[np.int64], links: npt.NDArray[np.int64], owed: list[int], rest: list[int]
+        self,
+        dropped: npt.NDArray[np.int64],
+        links: npt.NDArray[np.int64],
+        owed: list[int],
+        taken: slice,
+        rest: list[int],
     ) -> None:
         self.dropped += dropped.tolist()
-        owed[:] = rest
+        owed[taken] = rest
 
     def settle(self) -> None:
         self.settled.append(self.dropped)
@@ -177,6 +182,25 @@ def test_machine_code_frees_its_objects_all_at_once(table: HandleTable) -> None:
     assert bytes(table.object(int(later[1]))) == b"a"  # type: ignore[call-overload]
     table.release(int(later[1]))
     assert table.kind(mine) == KIND_FREE
+
+
+class Ending(Thing):
+    """Uses the table when it dies, as calls do that a finalizer of the caller's makes."""
+
+    def __init__(self, table: HandleTable) -> None:
+        self.table = table
+
+    def __del__(self) -> None:
+        self.table.release_all([self.table.wrap(Thing()), self.table.wrap(Thing())])
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_a_finalizer_that_drops_references_while_some_are_dropped(table: HandleTable, count: int) -> None:
+    table.ref_types.register("test.ending", Ending)
+    for _ in range(2):
+        table.release_all([table.wrap(Ending(table)) for _ in range(count)])
+        assert table.live_count == 0 and not table.owed
+    assert len({table.wrap(Thing()) for _ in range(4)}) == 4
 
 
 def test_a_failing_entry_hook_leaves_nothing(table: HandleTable) -> None:

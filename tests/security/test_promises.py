@@ -155,6 +155,9 @@ TESTS = {
     "An interrupt while machine code got memory": [
         "modules/test_hal_refilling.py::test_an_interrupt_while_arenas_are_made"
     ],
+    "A finalizer of the caller's that called a session": [
+        "regs/test_handles.py::test_a_finalizer_that_drops_references_while_some_are_dropped"
+    ],
 }
 """By a part of the line."""
 

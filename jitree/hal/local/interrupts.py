@@ -134,9 +134,8 @@ def _look(job: int) -> int:
     if FUNCTION_TABLE[LOOK_TICKS] == FIRST_LOOK_TICKS and (native := executor.native_executor()) is not None:
         FUNCTION_TABLE[LOOK_TICKS] = int(_LOOK_MICROSECONDS * native.ticks_per_microsecond)
     require_going_on()
-    while job in tuple(
-        _resting.values()
-    ):  # machine code of this thread would look at what others do all the time
+    # Machine code of this thread would look at what others do all the time.
+    while job in tuple(_resting.values()):
         time.sleep(_REST_SECONDS)
         require_going_on()
     return 0

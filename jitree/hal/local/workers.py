@@ -156,15 +156,12 @@ class _Shared:
                 return
 
     def _start(self, place: int, processor: int | None) -> None:
-        """RESOURCE_EXHAUSTED when the system gives no thread, or no descriptor for it, and there is no other
-        either."""
+        """RESOURCE_EXHAUSTED where there is no thread and the system gives none, or no descriptor."""
         try:
             self._start_parking(place, processor, Parking())
         except (RuntimeError, OSError) as error:
             errors.pass_interruption(error)
-            if (
-                error.__context__ is not None
-            ):  # `threading` is interrupted: its lock, not taken, is given back
+            if error.__context__ is not None:  # interrupted, `threading` gives back a lock that it has not
                 errors.pass_interruption(error.__context__)
             if not self.threads:
                 raise errors.ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error

@@ -282,23 +282,28 @@ class HandlePool:
 
     # -- from entries to objects -----------------------------------------------------------------------
 
-    def free(self, owed: list[int]) -> None:
+    def free(self, owed: list[int], place: int) -> None:
         """See :meth:`ObjectPool.free`. An interrupt comes after the call, not before it."""
-        address = owed[-1]
-        del owed[-1]
+        address = owed[place]
+        del owed[place]
         self._free(self.record, address)
         if self._words[_HANDLE_POOL.released]:
             self._table.drain(self._words, _HANDLE_POOL.released)
 
-    def drop(self, owed: list[int]) -> None:
+    def drop(self, owed: list[int], place: int) -> None:
         """See :meth:`ObjectPool.drop`. Machine code frees it when a pool is empty."""
-        address = owed[-1]
+        address = owed[place]
         self._table.i64[((address - self._table.base) >> 3) + _ENTRY.link] = self._words[_HANDLE_POOL.dead]
         self._words[_HANDLE_POOL.dead] = address
-        del owed[-1]
+        del owed[place]
 
     def drop_all(
-        self, dropped: npt.NDArray[np.int64], links: npt.NDArray[np.int64], owed: list[int], rest: list[int]
+        self,
+        dropped: npt.NDArray[np.int64],
+        links: npt.NDArray[np.int64],
+        owed: list[int],
+        taken: slice,
+        rest: list[int],
     ) -> None:
         """See :meth:`ObjectPool.drop_all`. What is below the empty line calls nothing."""
         following = np.append(dropped[1:], self._words[_HANDLE_POOL.dead])
@@ -306,7 +311,7 @@ class HandlePool:
 
         links[numbers] = following
         self._words[_HANDLE_POOL.dead] = first
-        owed[:] = rest
+        owed[taken] = rest
 
     def settle(self) -> None:
         """Frees what was dropped."""
