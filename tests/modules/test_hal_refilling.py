@@ -87,7 +87,8 @@ def test_an_interrupt_drops_no_reference_twice() -> None:
         before = pool._words[_HANDLE_POOL.dead]
         for interruption in interruptions(0):
             owed = handles.tolist()
-            interruption.during(partial(pool.drop_all, handles[:10], links, owed, handles[10:].tolist()))
+            taken, rest = slice(len(owed)), handles[10:].tolist()
+            interruption.during(partial(pool.drop_all, handles[:10], links, owed, taken, rest))
             dead, found = pool._words[_HANDLE_POOL.dead], []
             while dead != before:
                 found.append(dead)
