@@ -59,7 +59,7 @@ def _parts(access: ElementAccess) -> Polynomial:
 
 
 class Range(NamedTuple):
-    """Holds the first and the last element that an access touches, and where element 0 is."""
+    """Holds the first and the last element of an access, and where its buffer begins."""
 
     buffer: Value
     address: str
