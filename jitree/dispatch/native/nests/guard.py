@@ -59,7 +59,7 @@ def _parts(access: ElementAccess) -> Polynomial:
 
 
 class Range(NamedTuple):
-    """Holds the first and the last element of an access, and where its buffer begins."""
+    """Holds the first and last element of an access and its buffer's address."""
 
     buffer: Value
     address: str
