@@ -58,7 +58,7 @@ def _parts(access: ElementAccess) -> Polynomial:
 
 
 class Range(NamedTuple):
-    """Holds the first and the last element that an access touches, and where element 0 is."""
+    """Holds the first and last element of an access and its buffer's address."""
 
     buffer: Value
     address: str

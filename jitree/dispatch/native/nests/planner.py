@@ -29,7 +29,7 @@ MAXIMUM_COPIES: Final = 8
 NOT_SHARED: Final = 2
 """Iterations of the tiled loop in one tile where none shares what it loads."""
 LIGHT_BODY: Final = 12
-HEAVY_BODY: Final = 40
+HEAVY_BODY: Final = 30
 """Instructions of a body without reductions: up to the first it is written for four vectors, from the second
 on for one."""
 LARGEST_TILE: Final = 700
