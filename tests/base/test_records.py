@@ -123,6 +123,9 @@ class TheirBits(enum.IntFlag):
     ALL = 0x46
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11, 7), reason="enum of early 3.11 names parts of members by numbers"
+)
 def test_names() -> None:
     for value in range(0x200):
         quick: Any = Bits(value)
