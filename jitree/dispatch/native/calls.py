@@ -159,6 +159,8 @@ def emit_alloc(emitter: Emitter, instruction: SsaInstruction) -> None:
     length, alignment = map(operand, instruction.operands)
     shortcut = Shortcut(emitter, instruction)
     shortcut.require(emitter.let(f"icmp ule i32 {alignment}, {SCRATCH_ALIGNMENT}"))
+    shared = emitter.let(f"and i32 {alignment}, {emitter.let(f'sub i32 {alignment}, 1')}")
+    shortcut.require(emitter.let(f"icmp eq i32 {shared}, 0"))
     allocate = "take" if instruction.results[0] in emitter.filled else "allocate"
     entry = emitter.let(f"call fastcc ptr @vm.{allocate}(ptr %state, i64 {length})")
     shortcut.require(emitter.let(f"icmp ne ptr {entry}, null"))

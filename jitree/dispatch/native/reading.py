@@ -199,7 +199,7 @@ class _Reader:
     def discard(self, read: ReadInstruction, at: int) -> None:
         words = self._words
         for first in range(at + 1, at + 1 + 2 * words[at], 2):
-            read.add(variable_of(REF, words[first]), words[first + 1] == 1)
+            read.add(variable_of(REF, words[first]), True)
 
     def switch(self, read: ReadInstruction, at: int) -> None:
         """index, default, count, cases, result"""
