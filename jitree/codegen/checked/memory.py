@@ -131,8 +131,8 @@ def forbid(address: int, size: int, kind: int = BETWEEN) -> None:
     _state["close"](address, size, kind)
 
 
-def _forget(address: int, size: int) -> None:
-    """Whole pages of the map are given back to the system: they are zero then."""
+def forget(address: int, size: int) -> None:
+    """Knows memory no more. Whole pages of the map are given back to the system: they are zero then."""
     first, last = SHADOW + (address >> 3), SHADOW + (address + size >> 3)
     low, high = platform.page_up(first), platform.page_down(last)
     if high > low:
@@ -172,7 +172,7 @@ def _follow_mappings() -> None:
         if _ours.pop(start, None) is None:
             return int(munmap(start, size))
         room = size + PAGE_SIZE - 1 & -PAGE_SIZE
-        _forget(start - PAGE_SIZE, room + 2 * PAGE_SIZE)
+        forget(start - PAGE_SIZE, room + 2 * PAGE_SIZE)
         return int(munmap(start - PAGE_SIZE, room + 2 * PAGE_SIZE))
 
     _ours: dict[int, int] = {}
