@@ -27,7 +27,7 @@ def test_moving_onto_itself_keeps_the_reference(vm: Vm) -> None:
 
 
 def test_discard_takes_all_that_it_names(vm: Vm) -> None:
-    """As IREE's runtime does, which does not look at the flag. Compilers set it always."""
+    """As IREE's runtime does, which does not look at the flag; compilers leave it out of some."""
     assert vm.run("0rrr_rrr", "discard.refs [%r0, %R1]\nreturn [%r0, %r1, %r2]", [ONE, TWO, ONE]) == [
         None,
         None,
