@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import mmap
 import os
 import sys
 import threading
@@ -32,6 +33,7 @@ def begin() -> None:
     _begun.append(True)
     memory.install(image.wait)
     _follow_threads()
+    _replace("mmap", mmap.mmap, _FollowedMap)
     _replace("zeroed", regs_memory.zeroed, _exact(regs_memory.zeroed))
     _follow_heap()
     _follow_machines()
@@ -99,6 +101,28 @@ def _stack() -> tuple[int, int]:
     library.pthread_attr_getstack(attributes, ctypes.byref(address), ctypes.byref(size))
     library.pthread_attr_destroy(attributes)
     return address.value, size.value
+
+
+class _FollowedMap(mmap.mmap):
+    """Python's maps of files, whose memory may be accessed as long as they are there."""
+
+    __module__ = "mmap"  # by which the package knows them
+    _place: tuple[int, int] | None = None
+
+    def __new__(cls, *arguments: Any, **named: Any) -> _FollowedMap:
+        made = super().__new__(cls, *arguments, **named)
+        made._place = np.frombuffer(made, np.uint8).ctypes.data, len(made)
+        memory.allow(*made._place)
+        return made
+
+    def close(self) -> None:
+        super().close()
+        self.__del__()
+
+    def __del__(self) -> None:
+        if self._place is not None:
+            memory.forget(*self._place)
+        self._place = None
 
 
 def _exact(old: Callable[..., Any]) -> Callable[..., Any]:
