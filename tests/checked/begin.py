@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
+import mmap
 import os
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from jitree.base import platform
 from jitree.codegen import image
 from jitree.codegen.checked import memory
 from jitree.codegen.checked.layout import DESCRIPTOR, POOLED
@@ -27,6 +32,8 @@ def begin() -> None:
         return
     _begun.append(True)
     memory.install(image.wait)
+    _follow_threads()
+    _replace("mmap", mmap.mmap, _FollowedMap)
     _replace("zeroed", regs_memory.zeroed, _exact(regs_memory.zeroed))
     _follow_heap()
     _follow_machines()
@@ -55,6 +62,67 @@ def _replace(name: str, old: object, new: object) -> None:
 
 def _put(owner: object, name: str, value: object) -> None:
     setattr(owner, name, value)
+
+
+def _follow_threads() -> None:
+    """What a thread has on its stack while it waits, others may access: jobs for helpers, say."""
+    start, stack = _thread.start_new_thread, _stack()
+    memory.allow(*stack)
+
+    def run(function: Callable[..., object], arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        with _open_stack():
+            function(*arguments, **named)
+
+    def started(
+        function: Callable[..., object], arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
+    ) -> int:
+        return start(run, (function, arguments, named or {}))
+
+    _replace("start_new_thread", start, started)
+    _put(threading, "_start_new_thread", started)
+
+
+@contextmanager
+def _open_stack() -> Iterator[None]:
+    address, size = _stack()
+    memory.allow(address, size)
+    try:
+        yield
+    finally:
+        memory.forget(address, size)
+
+
+def _stack() -> tuple[int, int]:
+    """Address and bytes of this thread's stack."""
+    library, attributes = platform.C_LIBRARY, (ctypes.c_int64 * 16)()
+    address, size = ctypes.c_int64(), ctypes.c_int64()
+    library.pthread_self.restype = ctypes.c_void_p
+    library.pthread_getattr_np(ctypes.c_void_p(library.pthread_self()), attributes)
+    library.pthread_attr_getstack(attributes, ctypes.byref(address), ctypes.byref(size))
+    library.pthread_attr_destroy(attributes)
+    return address.value, size.value
+
+
+class _FollowedMap(mmap.mmap):
+    """Python's maps of files, whose memory may be accessed as long as they are there."""
+
+    __module__ = "mmap"  # by which the package knows them
+    _place: tuple[int, int] | None = None
+
+    def __new__(cls, *arguments: Any, **named: Any) -> _FollowedMap:
+        made = super().__new__(cls, *arguments, **named)
+        made._place = np.frombuffer(made, np.uint8).ctypes.data, len(made)
+        memory.allow(*made._place)
+        return made
+
+    def close(self) -> None:
+        super().close()
+        self.__del__()
+
+    def __del__(self) -> None:
+        if self._place is not None:
+            memory.forget(*self._place)
+        self._place = None
 
 
 def _exact(old: Callable[..., Any]) -> Callable[..., Any]:

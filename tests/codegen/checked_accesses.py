@@ -6,14 +6,21 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from jitree.base import platform
+from jitree.base.finalizers import Finalizer
+from jitree.codegen import image
+from jitree.codegen.checked import memory
 from jitree.codegen.checked.layout import AFTER, BEFORE, BETWEEN, FREED, POOLED, UNKNOWN
 from jitree.codegen.image.compile import compile_object, host_target
-from jitree.codegen.image.flat import map_image
+from jitree.codegen.image.flat import Image, Recipe, map_image
 from jitree.codegen.image.link import link
 from jitree.hal.heap import HeapAllocator
 from jitree.regs.buffer import VmBuffer
@@ -71,6 +78,23 @@ def buffer() -> int:
     return made.address
 
 
+def arena() -> int:
+    """As Python has its frames in; given back with all that is kept."""
+    table = (ctypes.c_int64 * 3)()
+    ctypes.pythonapi.PyObject_GetArenaAllocator(table)
+    context, take, give_back = table
+    address: int = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(take)(context, LENGTH)
+    end = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(give_back)
+    _kept.append(Finalizer(partial(end, context, address, LENGTH)))
+    return address
+
+
+def arena_given_back() -> int:
+    address = arena()
+    _kept.pop()
+    return address
+
+
 def pooled_buffer() -> int:
     allocator = HeapAllocator()
     address = allocator.allocate(0, 0, LENGTH).address
@@ -103,13 +127,15 @@ def nothing() -> int:
 PLACES: Final = (
     *(
         Place(make, where, None)
-        for make in (array, object_of_python, buffer, pages, of_programs, part)
+        for make in (array, object_of_python, arena, buffer, pages, of_programs, part)
         for where in ("first", "last")
     ),
     Place(array, "past", AFTER),
     Place(array, "before", BEFORE),
     Place(object_of_python, "past", AFTER),
     Place(freed_array, "first", FREED),
+    Place(arena, "past", UNKNOWN),
+    Place(arena_given_back, "first", UNKNOWN),
     Place(buffer, "past", BETWEEN),
     Place(pooled_buffer, "first", POOLED),
     Place(pages, "past", BETWEEN),
@@ -141,14 +167,34 @@ def ending(function: int, address: int) -> str:
     return report
 
 
+def begin_twice() -> None:
+    """A thread that has an image mapped while another begins waits for it."""
+    has_begun = threading.Event()
+
+    def slowly(recipe: Recipe) -> Image:
+        has_begun.set()
+        time.sleep(0.1)
+        return image.wait(recipe)
+
+    thread = threading.Thread(target=memory.install, args=(slowly,))
+    thread.start()
+    has_begun.wait()
+    mapped = platform._mapped
+    memory.install(image.wait)
+    if platform._mapped is mapped:
+        print("a thread goes on before all memory is followed")
+    thread.join()
+
+
 def main() -> None:
     """Prints a line for each access that ends otherwise than it is to."""
+    begin_twice()
     begin()
     for name, (size, line) in ACCESSES.items():
         text = f"define void @{name}(ptr %p) {{\n  {line}\n  ret void\n}}\n{_DECLARED}"
-        image = map_image(link([compile_object([text], [name], host_target())], [name]))
+        mapped = map_image(link([compile_object([text], [name], host_target())], [name]))
         for place in PLACES:
-            report = ending(image.addresses[name], address_of(place, size))
+            report = ending(mapped.addresses[name], address_of(place, size))
             expected = f"the map says {place.says:#x} there" if place.says else "the map says 0 there"
             is_right = not report if place.says is None else f"{name}, line" in report and expected in report
             if not is_right:

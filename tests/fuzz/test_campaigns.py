@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.fuzz import table
+from tests.dispatch.random_programs import program
+from tests.fuzz import peers, table
 from tests.fuzz.campaign import CASES, NAMES, campaign
 from tests.fuzz.numbered import run_numbers
 
@@ -47,7 +48,11 @@ ROWS = {
     ),
     "archives": Row(range(600), lambda counts: counts[".gguf: loaded"] and counts[".irpa: OUT_OF_RANGE"]),
     "programs": Row(
-        range(1, 49), lambda counts: counts["calls"] > counts["calls that end with a status"] > 0
+        range(1, 49),
+        lambda counts: (
+            counts["calls"] > counts["calls that end with a status"] > 0
+            and (counts["calls of iree.runtime"] > 20 or peers.peer() is None)
+        ),
     ),
     "nests": Row(
         chain(range(48), [DIVIDED]),
@@ -90,6 +95,22 @@ def test_a_short_campaign_finds_nothing(name: str) -> None:
     assert not found, "\n".join(map(str, found))
     assert counts[CASES] == len(numbers) or name in MAY_HAVE_NONE
     assert row.holds(counts), counts
+
+
+@pytest.mark.skipif(peers.peer() is None, reason=f"iree-base-runtime {peers.RELEASE} is not installed")
+def test_a_program_that_ends_iree_runtime_is_no_end_of_the_campaign() -> None:
+    """Division by zero does: the processor ends the process."""
+    ending = program("%i1 = const.i32 0\n%i0 = rem.i32.s %i0, %i1\nreturn [%i0, %i6:7, %r2]").build()
+    sound = program("return [%i0, %i6:7, %r0]").build()
+    asked = peers.Peer()
+    calls = [(5, 1, 7)]
+    end = ("done", 5, 0, bytes(peers.LENGTH))
+    for _ in range(2):
+        assert asked.ask(sound, calls) == [(end, bytes(peers.LENGTH), [0, 1, 2, 3])]
+        assert asked.ask(ending, calls) is None
+    refused = asked.ask(b"no module", calls)
+    assert isinstance(refused, str) and "INVALID_ARGUMENT" in refused
+    asked.close()
 
 
 def test_each_campaign_has_a_short_run() -> None:

@@ -1,8 +1,9 @@
-"""``python -m tests.vmfb.branches --cases 2000``: which branches of the verifier no module takes.
+"""``python -m tests.vmfb.branches``: which branches of the verifier no test takes.
 
-The functions of `jitree/vmfb/native` run in Python, under a trace, on the seeds of the campaigns, on modules
-of the test data, and on damaged ones. A branch is a side of an ``if`` or a ``while``; each that is not taken
-is a line.
+The functions of `jitree/vmfb/native` run in Python, under a trace, on what the tests' tables of hostile
+modules have, and with ``--cases 2000`` on seeds of the campaigns, modules of the test data and damaged ones.
+A branch is a side of an ``if`` or a ``while``; each that is not taken is a line. There is none, as
+`test_native.py` asserts.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import argparse
 import ast
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -25,6 +28,9 @@ from jitree.vmfb.native import bodies, checking, joining, operands
 from tests.fuzz.fields import Layout
 from tests.fuzz.mutations import mutate
 from tests.fuzz.seeds import control, seeds
+from tests.vmfb.test_columns import CHANGES, read_again
+from tests.vmfb.test_flatbuffer import MODULE, damaged
+from tests.vmfb.test_verify import hostile
 
 FILES: Final = tuple(str(module.__file__) for module in (bodies, checking, joining, operands))
 LEFT: Final = -1
@@ -108,16 +114,26 @@ def modules(cases: int) -> Iterator[bytes]:
         yield mutate(whole[name], layouts[name], random.Random(f"{name}:{number}"))
 
 
-def untaken(files: Iterable[bytes]) -> list[str]:
-    """The branches that loading some modules does not take."""
+def rows() -> Iterator[Callable[[], object]]:
+    """What the tests' tables have: modules, most of them hostile."""
+    yield from (partial(BytecodeModule.load, module.build("plain")) for module in hostile())
+    yield from (partial(flatbuffer.require_whole, memoryview(data)) for data in damaged())
+    yield from (partial(read_again, name) for name in CHANGES)
+    for data in (MODULE, control(15).build(), control().build()):
+        yield partial(BytecodeModule.load, data)
+
+
+def untaken(runs: Iterable[Callable[[], object]]) -> list[str]:
+    """The branches that some cases do not take. All are made before the trace, which makes Python slow."""
+    made = list(runs)
     with (
         patch.object(decode, "compiled", lambda: None),
         patch.object(flatbuffer, "compiled", lambda: None),
         traced() as taken,
     ):
-        for data in files:
+        for run in made:
             with suppress(StatusError):
-                BytecodeModule.load(data)
+                run()
     return [text for file in FILES for text in missing(file, taken[file])]
 
 
@@ -125,8 +141,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cases", type=int, default=2000, help="damaged modules")
-    found = untaken(modules(parser.parse_args().cases))
+    parser.add_argument("--cases", type=int, default=0, help="damaged modules, after those of tests")
+    cases = parser.parse_args().cases
+    others = (partial(BytecodeModule.load, data) for data in modules(cases)) if cases else ()
+    found = untaken(chain(rows(), others))
     print(*found, f"{len(found)} branches are not taken", sep="\n")
     return 1 if found else 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,40 +78,29 @@ def test_too_short_for_a_root(length: int) -> None:
         root(built()[:length])
 
 
-@pytest.mark.parametrize("offset", [1, 2, 0x7FFFFFFC, 0xFFFFFFFF])
-def test_root_offset(offset: int) -> None:
-    data = built()
-    struct.pack_into("<I", data, 0, offset)
-    with pytest.raises(InvalidArgumentError, match="table header"):
-        root(data)
+HEADERS = [
+    *(("root", "I", offset, "table header") for offset in (1, 2, 0x7FFFFFFC, 0xFFFFFFFF)),
+    *(("table", "i", offset, "vtable") for offset in (1 << 30, -(1 << 30), 1, -1)),
+    *(("vtable", "H", value, "vtable size") for value in (3, 0, 0xFFFE)),
+    *(("size", "H", value, "table") for value in (0, 0xFFFF)),
+    *(("field", "H", value, "field 1") for value in (1, 2, 3, 5, 0x1000, 0xFFFC)),
+]
 
 
-@pytest.mark.parametrize("offset", [1 << 30, -(1 << 30), 1, -1])
-def test_vtable_offset(offset: int) -> None:
-    data = built()
-    struct.pack_into("<i", data, word(data, 0), offset)
-    with pytest.raises(InvalidArgumentError):
-        root(data)
-
-
-@pytest.mark.parametrize(("index", "value"), [(0, 3), (0, 0), (0, 0xFFFE), (1, 0), (1, 0xFFFF)])
-def test_vtable_header(index: int, value: int) -> None:
+def with_header(place: str, kind: str, value: int) -> bytes:
+    """A word of the root's table or vtable is another one."""
     data = built()
     table = word(data, 0)
     vtable = table - word(data, table)
-    struct.pack_into("<H", data, vtable + 2 * index, value)
-    with pytest.raises(InvalidArgumentError):
-        root(data)
+    places = {"root": 0, "table": table, "vtable": vtable, "size": vtable + 2, "field": vtable + 4 + 2 * 1}
+    struct.pack_into(f"<{kind}", data, places[place], value)
+    return bytes(data)
 
 
-@pytest.mark.parametrize("value", [1, 2, 3, 5, 0x1000, 0xFFFC])
-def test_field_offset(value: int) -> None:
-    data = built()
-    table = word(data, 0)
-    vtable = table - word(data, table)
-    struct.pack_into("<H", data, vtable + 4 + 2 * 1, value)
-    with pytest.raises(InvalidArgumentError, match="field 1"):
-        root(data).uint32(1)
+@pytest.mark.parametrize(("place", "kind", "value", "expected"), HEADERS)
+def test_headers(place: str, kind: str, value: int, expected: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=expected):
+        root(with_header(place, kind, value)).uint32(1)
 
 
 def test_string_without_terminator() -> None:
@@ -224,9 +214,9 @@ def test_damage_is_found_by_both_and_the_rest_is_right(path: Path, monkeypatch: 
                     assert not any("damaged" in line for line in lines)
 
 
-def module_with(slot: int, build: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is found in a module with a damaged field that is never read."""
-    builder = TableBuilder()
+def module_with(build: str) -> bytes:
+    """A module with a damaged field that is never read, ``rwdata_segments``."""
+    builder, slot = TableBuilder(), 10
     tables = builder.tables([{0: ("u32", 1)}])
     root = builder.table({0: ("ref", builder.text("m")), slot: ("ref", tables)})
     data = bytearray(builder.finish(root, b"IREE")[4:])
@@ -237,62 +227,110 @@ def module_with(slot: int, build: str, monkeypatch: pytest.MonkeyPatch) -> list[
         struct.pack_into("<I", data, vector + 4, 0)
     elif build == "table":
         struct.pack_into("<I", data, vector + 4, 2)
+    elif build == "text":
+        data[tables_position(data, 0) + 5] = ord("x")
+    elif build == "field":
+        struct.pack_into("<I", data, field_position(data, slot), 0)
     elif build == "vtable":
         element = vector + 4 + struct.unpack_from("<I", data, vector + 4)[0]
         struct.pack_into("<i", data, element, -(1 << 20))
-    return findings(bytes(data), monkeypatch)
+    return bytes(data)
 
 
 def tables_position(data: bytearray, slot: int, table: int | None = None) -> int:
     """Where the vector, or the table, of a field begins; of the root if no table is given."""
-    root = int(struct.unpack_from("<I", data)[0]) if table is None else table
-    vtable = root - int(struct.unpack_from("<i", data, root)[0])
-    field = root + int(struct.unpack_from("<H", data, vtable + 4 + 2 * slot)[0])
+    field = field_position(data, slot, table)
     return field + int(struct.unpack_from("<I", data, field)[0])
 
 
-@pytest.mark.parametrize(
-    ("damage", "expected"),
-    [
-        ("none", ""),
-        ("count", "vector out of range"),
-        ("null", "null offset"),
-        ("table", "table header"),
-        ("vtable", "vtable offset"),
-    ],
-)
+def field_position(data: bytearray, slot: int, table: int | None = None) -> int:
+    root = int(struct.unpack_from("<I", data)[0]) if table is None else table
+    vtable = root - int(struct.unpack_from("<i", data, root)[0])
+    return root + int(struct.unpack_from("<H", data, vtable + 4 + 2 * slot)[0])
+
+
+DAMAGES = [
+    ("none", ""),
+    ("count", "vector out of range"),
+    ("null", "null offset"),
+    ("table", "table header"),
+    ("vtable", "vtable offset"),
+    ("field", "null offset"),
+    ("text", "string not zero terminated"),
+]
+
+
+@pytest.mark.parametrize(("damage", "expected"), DAMAGES)
 def test_a_table_that_no_one_reads(damage: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rwdata = 10
-    found = module_with(rwdata, damage, monkeypatch)
+    found = findings(module_with(damage), monkeypatch)
     assert len(found) == bool(expected)
-    assert all(expected in text and "rwdata" in text for text in found)
+    assert all(expected in text and ("rwdata" in text) == (damage != "text") for text in found)
 
 
-@pytest.mark.parametrize(
-    ("tag", "is_there", "is_sound"),
-    [
-        (0, False, True),
-        (0, True, False),
-        (2, True, True),
-        (2, False, False),
-        (9, True, True),
-        (9, False, False),
-    ],
-)
+UNIONS = [
+    (b"\0", "null", True),
+    (b"\0", "sound", False),
+    (b"\2", "sound", True),
+    (b"\2", "null", False),
+    (b"\x09", "sound", True),
+    (b"\x09", "null", False),
+    (b"\2\2", "sound", False),
+    (b"\2", "too many", False),
+    (b"\2", "none", False),
+]
+"""Tags, what their tables are, and whether that is sound."""
+COMPRESSIONS = [(None, False), (0, False), (1, True)]
+
+
+def damaged() -> Iterator[bytes]:
+    """The files of these tables, and those that are refused for their size."""
+    yield b"IREE"
+    yield shared_parts(64)
+    yield from (with_header(place, kind, value) for place, kind, value, _ in HEADERS)
+    yield from (module_with(damage) for damage, _ in DAMAGES)
+    yield from (module_with_unions(tags, tables) for tags, tables, _ in UNIONS)
+    yield from (module_with_compression(tag) for tag, _ in COMPRESSIONS)
+
+
+@pytest.mark.parametrize(("tags", "tables", "is_sound"), UNIONS)
 def test_a_union_is_there_if_its_type_says_so(
-    tag: int, is_there: bool, is_sound: bool, monkeypatch: pytest.MonkeyPatch
+    tags: bytes, tables: str, is_sound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a type that is not known."""
-    builder = TableBuilder()
-    locations = builder.offsets([builder.table({1: ("u32", 7)})])
-    debug = builder.table({0: ("ref", builder.byte_vector(bytes([tag]))), 1: ("ref", locations)})
-    root = builder.table({0: ("ref", builder.text("m")), 15: ("ref", debug)})
-    data = bytearray(builder.finish(root, b"IREE")[4:])
-    if not is_there:
-        place = tables_position(data, 1, tables_position(data, 15)) + 4
-        struct.pack_into("<I", data, place, 0)
-    found = findings(bytes(data), monkeypatch)
+    found = findings(module_with_unions(tags, tables), monkeypatch)
     assert len(found) == (not is_sound) and all("debug.location_table" in text for text in found)
+
+
+@pytest.mark.parametrize(("tag", "is_sound"), COMPRESSIONS)
+def test_a_compression_has_a_type(tag: int | None, is_sound: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(module_with_compression(tag), monkeypatch)
+    assert len(found) == (not is_sound) and all("rodata.compression_type" in text for text in found)
+
+
+def module_with_compression(tag: int | None) -> bytes:
+    """``tag``: the field in front says so, None where there is none."""
+    builder = TableBuilder()
+    compression = ("ref", builder.table({0: ("u32", 1)}))
+    fields = {1: compression} if tag is None else {0: ("u32", tag), 1: compression}
+    segments = builder.offsets([builder.table(fields)])
+    root = builder.table({0: ("ref", builder.text("m")), 9: ("ref", segments)})
+    return builder.finish(root, b"IREE")[4:]
+
+
+def module_with_unions(tags: bytes, tables: str) -> bytes:
+    builder = TableBuilder()
+    fields = {0: ("ref", builder.byte_vector(tags))}
+    if tables != "none":
+        fields[1] = ("ref", builder.offsets([builder.table({1: ("u32", 7)})]))
+    root = builder.table({0: ("ref", builder.text("m")), 15: ("ref", builder.table(fields))})
+    data = bytearray(builder.finish(root, b"IREE")[4:])
+    if tables != "none":
+        vector = tables_position(data, 1, tables_position(data, 15))
+        if tables == "null":
+            struct.pack_into("<I", data, vector + 4, 0)
+        elif tables == "too many":
+            struct.pack_into("<I", data, vector, 1 << 28)
+    return bytes(data)
 
 
 def test_loading_refuses_it() -> None:
@@ -305,15 +343,19 @@ def test_loading_refuses_it() -> None:
         read_module(Archive.open(bytes(data)))
 
 
-def test_tables_that_share_their_parts_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand imports that all have one signature of a thousand attributes that are one."""
+def shared_parts(many: int) -> bytes:
+    """So many imports that all have one signature of so many attributes that are one."""
     builder = TableBuilder()
     attribute = builder.table({0: ("ref", builder.text("key"))})
-    many = 1000
     attributes = builder.offsets([attribute] * many)
     signature = builder.table({0: ("ref", builder.text("0v_v")), 1: ("ref", attributes)})
     entry = builder.table({0: ("ref", builder.text("x.y")), 1: ("ref", signature)})
-    root = builder.table({0: ("ref", builder.text("m")), 6: ("ref", builder.offsets([entry] * many))})
-    found = findings(builder.finish(root, b"IREE")[4:], monkeypatch)
+    imports, state = builder.offsets([entry] * many), builder.table({0: ("u32", 0)})
+    root = builder.table({0: ("ref", builder.text("m")), 6: ("ref", imports), 11: ("ref", state)})
+    return builder.finish(root, b"IREE")[4:]
+
+
+def test_tables_that_share_their_parts_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(shared_parts(1000), monkeypatch)
     assert len(found) == 1
     assert found[0].startswith("more content than the file can hold: its parts overlap")

@@ -25,7 +25,6 @@ from jitree.vmfb.refusals import require_sound
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.words import FUSED
 from tests.assembler import Assembler
-from tests.fuzz.seeds import seeds
 from tests.vmfb import branches, streams
 from tests.vmfb.frame_bounds import check_program
 from tests.vmfb.modules import read
@@ -138,8 +137,7 @@ def test_which_functions_may_compute_sizes(
         assert decoding.may_compute_sizes == expected
 
 
-def test_branches_that_no_module_takes_are_listed() -> None:
-    modules = [seeds()[name].data for name in ("empty", "control")]
-    none, one, both = (branches.untaken(modules[:count]) for count in range(3))
-    assert set(none) > set(one) > set(both)
-    assert any("verifier.length < 8" in line for line in both), "none is so short"
+def test_each_branch_of_the_verifier_is_taken() -> None:
+    """By modules of the other tests' tables."""
+    assert len(branches.untaken([])) > 200
+    assert not branches.untaken(branches.rows())

@@ -11,6 +11,7 @@ import fcntl
 import os
 import struct
 import sys
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,13 +54,19 @@ _HANDLER_TABLE: Final = 128
 """Offset of the table of functions in a PyDataMem_Handler."""
 
 _state: dict[str, Any] = {}
+_beginning: Final = threading.RLock()
+"""Held until all memory is followed: what another thread mapped meanwhile would never be known."""
 
 
 def install(wait: Callable[[Recipe], Image]) -> None:
     """Begins, once in a process; ``wait`` gives an image. UNIMPLEMENTED where the addresses are taken."""
-    if _state:
-        return
-    _state["begun"] = True
+    with _beginning:
+        if not _state:
+            _state["begun"] = True
+            _begin(wait)
+
+
+def _begin(wait: Callable[[Recipe], Image]) -> None:
     if not readable_ranges() or platform.MACHINE != "x86_64":
         raise UnimplementedError("checked machine code is for x86-64 and Linux")
     for address, size in ((CALLS, CALLS_SIZE), (SHADOW, SHADOW_SIZE)):
@@ -96,8 +103,8 @@ def install(wait: Callable[[Recipe], Image]) -> None:
         functions["checked_masked"],
     ]
     ctypes.memmove(CALLS, struct.pack(f"{len(words)}q", *words), 8 * len(words))
-    _open_what_is_mapped()
     _follow_mappings()
+    _open_what_is_mapped()
     _follow_python(functions)
     _follow_numpy(functions)
     _replace_functions(functions)
@@ -124,8 +131,8 @@ def forbid(address: int, size: int, kind: int = BETWEEN) -> None:
     _state["close"](address, size, kind)
 
 
-def _forget(address: int, size: int) -> None:
-    """Whole pages of the map are given back to the system: they are zero then."""
+def forget(address: int, size: int) -> None:
+    """Knows memory no more. Whole pages of the map are given back to the system: they are zero then."""
     first, last = SHADOW + (address >> 3), SHADOW + (address + size >> 3)
     low, high = platform.page_up(first), platform.page_down(last)
     if high > low:
@@ -165,7 +172,7 @@ def _follow_mappings() -> None:
         if _ours.pop(start, None) is None:
             return int(munmap(start, size))
         room = size + PAGE_SIZE - 1 & -PAGE_SIZE
-        _forget(start - PAGE_SIZE, room + 2 * PAGE_SIZE)
+        forget(start - PAGE_SIZE, room + 2 * PAGE_SIZE)
         return int(munmap(start - PAGE_SIZE, room + 2 * PAGE_SIZE))
 
     _ours: dict[int, int] = {}
@@ -181,7 +188,7 @@ def _put(owner: object, name: str, value: object) -> None:
 
 
 class _AllocatorTable(ctypes.Structure):
-    """An allocator of Python's and of numpy's."""
+    """An allocator of Python's and of numpy's; of Python's arenas the first three words."""
 
     _fields_ = (("words", ctypes.c_int64 * 5),)
 
@@ -196,6 +203,19 @@ def _follow_python(functions: Any) -> None:
         _state[f"python {domain}"] = old
         new = _AllocatorTable((ctypes.addressof(old), *_allocator(functions)))
         put(domain, ctypes.addressof(new))
+    _follow_arenas(functions)
+
+
+def _follow_arenas(functions: Any) -> None:
+    """Knows the memory of Python's frames, in which arguments of calls lie."""
+    get, put = ctypes.pythonapi.PyObject_GetArenaAllocator, ctypes.pythonapi.PyObject_SetArenaAllocator
+    get.argtypes = put.argtypes = (ctypes.c_void_p,)
+    get.restype = put.restype = None
+    old = _AllocatorTable()
+    get(ctypes.addressof(old))
+    _state["arenas"] = old
+    taken, given_back = functions["checked_arena"], functions["checked_arena_ends"]
+    put(ctypes.addressof(_AllocatorTable((ctypes.addressof(old), taken, given_back))))
 
 
 def _allocator(functions: Any) -> tuple[int, ...]:

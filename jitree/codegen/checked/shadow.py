@@ -65,6 +65,8 @@ MARK = 0x6A69747265655F21
 # A block begins with MARK and its size.
 ORIGINAL_REALLOC, ORIGINAL_FREE = 24, 32
 """Offsets in Python's and numpy's tables of an allocator."""
+ORIGINAL_ARENA, ORIGINAL_ARENA_ENDS = 8, 16
+"""Offsets in Python's table of what allocates arenas."""
 
 
 def checked_access(address: int, size: int, site: int) -> None:
@@ -210,6 +212,19 @@ def checked_free(context: int, address: int, size: int) -> None:
         give_back(exchanged(LARGE_RING + 8 * (atomic_add(Atomic(LARGE_NEXT), 1) & (LARGE_COUNT - 1)), raw))
 
 
+def checked_arena(context: int, size: int) -> int:
+    """Has Python's arenas accessed, each as a whole: its frames lie there."""
+    found = call(load64(context + ORIGINAL_ARENA), load64(context), size)
+    if found != 0:
+        checked_open(found, size)
+    return found
+
+
+def checked_arena_ends(context: int, address: int, size: int) -> None:
+    checked_close(address, size, UNKNOWN)
+    call(load64(context + ORIGINAL_ARENA_ENDS), load64(context), address, size)
+
+
 def exchanged(place: int, value: int) -> int:
     while True:
         old = atomic_load(Atomic(place))
@@ -256,8 +271,8 @@ def checked_keep_out(address: int, size: int) -> None:
 
 ENTRIES = (
     checked_access, checked_masked, checked_outside, checked_open, checked_close, checked_keep_out,
-    checked_malloc, checked_calloc, checked_realloc, checked_free, checked_memmove, checked_memcmp,
-    checked_memset,
+    checked_malloc, checked_calloc, checked_realloc, checked_free, checked_arena, checked_arena_ends,
+    checked_memmove, checked_memcmp, checked_memset,
 )  # fmt: skip
 
 

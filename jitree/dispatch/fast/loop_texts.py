@@ -209,19 +209,13 @@ def _emit_zero(handler: Handler) -> None:
 
 
 def _emit_discard(handler: Handler) -> None:
-    """count, (ref, move) each: drops those with the flag"""
+    """count, (ref, move) each: drops all of them"""
     first = handler.place(2)
     count = handler.ordinal(1)
     with handler.counted(count) as index:
         operand = handler.element("[2 x i32]", first, index)
-        moved = handler.let(f"icmp ne i64 {handler.ordinal_at(handler.element('i32', operand, '1'))}, 0")
-        drop, done = handler.fresh("drop"), handler.fresh("dropped")
-        handler.branch(moved, drop, done)
-        handler.label(drop)
         register = handler.ref_place(handler.ordinal_at(operand))
         handler.do(f"call void @vm.put(ptr null, ptr {register}, ptr %state)")
-        handler.jump(done)
-        handler.label(done)
     handler.move_to(handler.element("[2 x i32]", first, count))
 
 

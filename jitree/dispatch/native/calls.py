@@ -154,11 +154,20 @@ def emit_resolved(emitter: Emitter, instruction: SsaInstruction) -> None:
     emitter.define(instruction.results[0], f"trunc i64 {resolved} to i32")
 
 
+_KNOWN: Final = ("const.i32", "const.i32.zero")
+_OF_SCRATCH: Final = frozenset(((), *((1 << bit,) for bit in range(SCRATCH_ALIGNMENT.bit_length()))))
+"""Literals of constants: alignments that the memory for buffers has which die with their function."""
+
+
 def emit_alloc(emitter: Emitter, instruction: SsaInstruction) -> None:
     """``buffer.alloc``: from the memory for buffers that die with their function, where there is some."""
     length, alignment = map(operand, instruction.operands)
     shortcut = Shortcut(emitter, instruction)
-    shortcut.require(emitter.let(f"icmp ule i32 {alignment}, {SCRATCH_ALIGNMENT}"))
+    wanted = instruction.operands[1]
+    if wanted.operation not in _KNOWN or wanted.literals not in _OF_SCRATCH:
+        shortcut.require(emitter.let(f"icmp ule i32 {alignment}, {SCRATCH_ALIGNMENT}"))
+        shared = emitter.let(f"and i32 {alignment}, {emitter.let(f'sub i32 {alignment}, 1')}")
+        shortcut.require(emitter.let(f"icmp eq i32 {shared}, 0"))
     allocate = "take" if instruction.results[0] in emitter.filled else "allocate"
     entry = emitter.let(f"call fastcc ptr @vm.{allocate}(ptr %state, i64 {length})")
     shortcut.require(emitter.let(f"icmp ne ptr {entry}, null"))

@@ -208,7 +208,7 @@ class Emitter(CheckedText):
 
     def is_counted(self, value: Value) -> bool:
         """Whether registers that hold a reference own it."""
-        return constant(value) is None and value not in self.borrowed
+        return value not in self.borrowed and constant(value) is None
 
     def is_bindings(self, value: Value) -> bool:
         """Whether a reference is a kernel's list of bindings. They are buffers and stay what they are."""

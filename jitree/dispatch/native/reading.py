@@ -199,7 +199,7 @@ class _Reader:
     def discard(self, read: ReadInstruction, at: int) -> None:
         words = self._words
         for first in range(at + 1, at + 1 + 2 * words[at], 2):
-            read.add(variable_of(REF, words[first]), words[first + 1] == 1)
+            read.add(variable_of(REF, words[first]), True)
 
     def switch(self, read: ReadInstruction, at: int) -> None:
         """index, default, count, cases, result"""
@@ -357,13 +357,15 @@ class Step:
     def _take_operands(self) -> None:
         mnemonic = self._read.mnemonic
         looked_at = 1 if mnemonic == "list.set.ref" else 0  # the list
+        null: Value | None = None
         for number, (given, moved) in enumerate(zip(self._read.inputs, self._read.moved, strict=True)):
             value = self._registers[given]
             self.operands.append(value)
             if given.type != REF:
                 continue
             if moved:
-                self._set(given, self._null())
+                null = null or self._null()
+                self._set(given, null)
                 if mnemonic in _DROPPING:
                     self.dropped.append(value)
             elif mnemonic in _TAKING and number >= looked_at:

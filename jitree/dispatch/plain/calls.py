@@ -171,9 +171,9 @@ def import_resolved(machine: Machine, pc: int) -> int:
 def new_buffer(machine: Machine, length: int, register: int) -> VmBuffer:
     """Aligned as the register says."""
     requested = machine.i32[register]
-    alignment = max(requested, MINIMUM_ALIGNMENT)
-    if requested < 0 or alignment & (alignment - 1):
+    if requested < 0 or requested & (requested - 1):
         raise InvalidArgumentError(f"alignment {requested} is not a power of two")
+    alignment = max(requested, MINIMUM_ALIGNMENT)
     charge = machine.table.bounds.charge(length)
     buffer = VmBuffer(length, alignment)
     buffer.charge = charge

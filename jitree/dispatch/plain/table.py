@@ -123,9 +123,8 @@ def assign_ref(machine: Machine, pc: int) -> int:
 def discard_refs(machine: Machine, pc: int) -> int:
     code = machine.code
     end = pc + 2 + 2 * code[pc + 1]
-    for word in range(pc + 2, end, 2):
-        if code[word + 1]:
-            machine.table.put(machine.refs, code[word], 0)
+    for word in range(pc + 2, end, 2):  # also those without the flag, as upstream does
+        machine.table.put(machine.refs, code[word], 0)
     return end
 
 

@@ -146,7 +146,7 @@ def check_field(verifier: Verifier, table: int, field: Field, place: int, tags: 
         vector_size(verifier, table, field.slot, target, field.size)
     elif kind == FIELD_TABLES:
         check_tables(verifier, table, field, target)
-    elif kind == FIELD_UNIONS:
+    else:
         check_unions(verifier, table, field, target, tags)
 
 

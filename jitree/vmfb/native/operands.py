@@ -12,7 +12,6 @@ from jitree.vmfb.instructions import IMPORT_BIT, MOVE_BIT, REF_BIT, REF_MASK, TA
 from jitree.vmfb.native.layout import (
     KIND_GLOBAL32,
     KIND_GLOBAL64,
-    KIND_IMPORT,
     KIND_LIST_ANY,
     KIND_LIST_PAIR,
     KIND_LIST_REF,
@@ -127,9 +126,7 @@ def read_operand(decoder: Decoder, kind: int, at: int) -> int:
         return read_ordinal(decoder, at, decoder.rodata_count, 0)
     if kind == KIND_TYPE:
         return read_ordinal(decoder, at, decoder.type_count, 0)
-    if kind == KIND_IMPORT:
-        return read_import(decoder, at)
-    return REFUSED
+    return read_import(decoder, at)
 
 
 def read_value(decoder: Decoder, at: int, pair: int) -> int:
