@@ -170,4 +170,5 @@ class PairedFunction(Function):
 
     @property
     def _counterpart(self) -> Function:
-        return self._session.function_of(self._vm_function.module, self.name + TORCH_ASYNC_SUFFIX)
+        name = self.name + TORCH_ASYNC_SUFFIX
+        return self._session._found(lambda context: context.function_of(self._vm_function.module, name))

@@ -165,7 +165,9 @@ class Module(Remade):
                     f"no function '{name}' exported by module '{self.name}'; it exports "
                     f"{', '.join(self._names) or 'none'}"
                 )
-            function = self._functions[name] = self._session.function_of(self._module, local)
+            function = self._functions[name] = self._session._found(
+                lambda context: context.function_of(self._module, local)
+            )
         return function
 
     @folded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
@@ -23,7 +24,14 @@ from jitree.base.platform import give_back_much_free_memory
 from jitree.dispatch.context import WAITING_TIERS, Context, ContextFlags, ModuleLike, default_tier
 from jitree.dispatch.function import VmFunction as VmFunction
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, folded, memory_errors, printable
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    folded,
+    memory_errors,
+    printable,
+)
 from jitree.hal.device import Device
 from jitree.hal.local import interrupts
 from jitree.hal.watchdog import start as start_watchdog
@@ -338,7 +346,7 @@ class Session(Observable, Finalized, Remade):
         session_arguments.require_name(name)
         function = self._named.get(name)
         if function is None:
-            function = self._named[name] = self._function(self._context.lookup(name))
+            function = self._named[name] = self._found(lambda context: context.lookup(name))
         return function
 
     def function_of(self, module: ModuleLike, name: str) -> Function:
@@ -348,12 +356,24 @@ class Session(Observable, Finalized, Remade):
         :meth:`lookup`.
         """
         self._require_open()
-        return self._function(self._context.function_of(module, name))
+        return self._found(lambda context: context.function_of(module, name))
 
-    def _function(self, vm_function: VmFunction) -> Function:
-        function = self._functions.get(vm_function)
-        if function is None:
-            function = self._functions[vm_function] = self._seen(create_function(self, vm_function))
+    def _found(self, find: Callable[[Context], VmFunction]) -> Function:
+        """The function that a context has. Another thread that reloads the session exchanges those that are
+        noted here, so one that is new is noted while no thread can do that."""
+        function: Function | None = None
+        with suppress(NotFoundError):  # in a context that is on its way out
+            function = self._functions.get(find(self._context))
+        while function is None:
+            context = self._context
+            with context.invoker.entrance():
+                if context is self._context:
+                    context.invoker.require_open()
+                    vm_function = find(context)
+                    function = self._functions.get(vm_function)
+                    if function is None:
+                        function = self._seen(create_function(self, vm_function))
+                        self._functions[vm_function] = function
         return function
 
     @folded

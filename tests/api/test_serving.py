@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ import pytest
 import jitree
 from jitree import HostExport, HostModule, Session
 from jitree.api import serving
+from jitree.api.module import create_function
 from jitree.base import logs
+from jitree.base.cancel_scopes import deadline
 from jitree.base.events import EventReader, listen, process, stop_listening
 from jitree.errors import (
     DeadlineExceededError,
@@ -221,6 +224,36 @@ def test_threads_reload_one_after_the_other(session: Session, monkeypatch: pytes
     ((thread, results),) = others
     thread.join(TIMEOUT)
     assert results == [session.modules["m"]] and f(1) == 21
+
+
+@pytest.mark.parametrize("find", [lambda session: session["m.f"], lambda session: session.modules["m"].f])
+def test_a_function_that_is_found_during_a_reload_is_exchanged_too(
+    session: Session, monkeypatch: pytest.MonkeyPatch, find: Callable[[Session], Any]
+) -> None:
+    """The other thread waits at the gate until the function is noted, or has exchanged all by then."""
+    others, is_there = list[tuple[threading.Thread, list[Any]]](), threading.Event()
+
+    @contextmanager
+    def waiting(lock: object) -> Iterator[None]:
+        is_there.set()
+        yield
+
+    def reload() -> None:
+        with deadline(TIMEOUT):  # who has one says that it waits at the gate
+            session.reload(adding(10))
+        is_there.set()
+
+    def create(*arguments: Any) -> Any:
+        if not others:
+            others.append(in_thread(reload))
+            assert is_there.wait(TIMEOUT)
+        return create_function(*arguments)
+
+    monkeypatch.setattr("jitree.api.session.create_function", create)
+    monkeypatch.setattr(session.context.invoker, "watch_gate", waiting)
+    f = find(session)
+    others[0][0].join(TIMEOUT)
+    assert f(1) == 11 and find(session) is f
 
 
 def test_a_call_in_progress_ends_in_the_old_module(session: Session, gate: Gate) -> None:
