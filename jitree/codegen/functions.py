@@ -1,4 +1,4 @@
-"""Python functions on integers to LLVM IR: functions, and all that they call.
+"""Compiles Python functions on integers, and all that they call, to LLVM IR.
 
 Parameters and results are ``int`` (64 bits, wrapping), ``bool``, ``None`` or a record class, as annotated.
 Functions may use each other, what Numba can do with integers, and :mod:`~jitree.codegen.primitives` for

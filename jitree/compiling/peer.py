@@ -1,4 +1,4 @@
-"""What onnxruntime does for the compiler; run as a script, in a process of its own, since it may crash.
+"""Asks onnxruntime for constants and results, as a script: it may crash.
 
     python peer.py fold model.onnx folded.onnx
     python peer.py run model.onnx arguments.npz results.npz

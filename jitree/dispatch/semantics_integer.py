@@ -1,6 +1,6 @@
-"""What integer instructions mean: a function each. Its name is the mnemonic with underscores
-for dots, without the widths where it is the same for all.
+"""Defines what integer instructions mean: a function each.
 
+Its name is the mnemonic with underscores for dots, without the widths where it is the same for all.
 Arithmetic wraps. Operands and results are in the signed range of their width.
 """
 

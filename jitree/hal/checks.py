@@ -1,7 +1,9 @@
 """Decide what commands, queue operations and imports refuse, in Python and in machine code.
 
 A rule is a function on integers, the only statement of a check: 0, or the number of a refusal, for which
-``refusals.tsv`` has status and text. Machine code that is refused leaves the call to Python, which raises it.
+``refusals.tsv`` has status and text. ``Buffer.range`` checks ranges by the rule
+:func:`~jitree.hal.buffer.length_inside` and has the text of OUTSIDE_BUFFER once more. Machine code that is
+refused leaves the call to Python, which raises it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which releases can have compiled a module, by what it imports.
+"""Finds the releases that can have compiled a module, by what it imports.
 
 Versions in modules do not tell: families of imports changed without a new version, and a dependency record
 holds only the largest minimum version of what the program happens to use. The imports themselves, by name and

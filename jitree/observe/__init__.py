@@ -1,1 +1,1 @@
-"""Seeing inside programs while they run: what each dispatch reads and makes."""
+"""Shows what each dispatch of a program reads and makes while it runs."""

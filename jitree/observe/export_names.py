@@ -1,4 +1,4 @@
-"""What the names of dispatches say of their tensors: ``main_dispatch_46_matmul_4x71x64_f32``.
+"""Reads what the names of dispatches say of their tensors: ``main_dispatch_46_matmul_4x71x64_f32``.
 
 The compiler names a dispatch after its root operation: its loops, outermost first, and the element types of
 operands, then of results; one type if all are the same. Tensors of operations that were fused to the root are

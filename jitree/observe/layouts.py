@@ -1,4 +1,4 @@
-"""In which order the elements of a matrix lie, where another build packs it: found by the values of both.
+"""Finds in which order another build packs a matrix, by both values.
 
 Data tiling keeps matrices in tiles, with the last ones padded; others are kept transposed. Elements of two
 such tensors are counterparts only when one of the two has been unpacked.

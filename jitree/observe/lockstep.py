@@ -1,4 +1,4 @@
-"""Two calls in lock step: each waits where both have made the same tensor, until it has been compared.
+"""Runs two calls in lock step: each waits until a tensor of both has been compared.
 
 So nothing has to be kept. A call that comes to a tensor early, because its device executes in another order,
 leaves a copy of it and goes on: what the other waits for must come before.

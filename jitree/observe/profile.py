@@ -1,4 +1,4 @@
-"""Where the time of a session goes: by dispatch, function, import, line of Python, operation of a device.
+"""Shows where a session's time goes: by dispatch, function, import, line of Python, operation of a device.
 
 Devices measure what they execute (:mod:`jitree.hal.profiling`), calls are noted where Python makes them. What
 a device did belongs to the call in which the same thread submitted it.

@@ -1,4 +1,4 @@
-"""Why function bodies are refused.
+"""Says why function bodies are refused.
 
 Loading (``native/``) only says yes or no. After a no, and for ``jitree dump --verify``, a body is looked at
 here, an instruction after the other as the disassembler reads them.

@@ -1,4 +1,4 @@
-"""What a module file contains, as plain immutable records.
+"""States what a module file contains, as plain immutable records.
 
 :func:`jitree.vmfb.module.read_module` builds them; all that follows (verifier, decoder, linker, dump) works
 on these and never on the FlatBuffer. They are NamedTuples, since a frozen dataclass takes five times as long

@@ -1,10 +1,10 @@
-"""Arithmetic that sizes of memory come from does not wrap around.
+"""Has arithmetic fail that would wrap around in sizes of memory.
 
 A kernel gets the extents of its tensors one by one, and memory for their product. If that product has
 wrapped around, the memory is too small, and no check of the memory can tell. So what flows into 64-bit
 arguments of the HAL (lengths, offsets, extents) and into numbers of workgroups is followed backwards through
-the module and its globals, and the additions, multiplications and so on found there become instructions that
-fail where the exact result does not fit.
+the module and its globals. The additions, multiplications and so on that are found there become instructions
+which fail where the exact result does not fit.
 
 What makes a number of arbitrary bits is not followed: remainders, masks, switches, the upper half of a
 number, as hashes take it, and 32 bits that are extended without a sign, as the compiler extends sizes with

@@ -1,4 +1,7 @@
-"""How many processors and how much memory this process may use: by the system, its limits, and its cgroup."""
+"""Finds how many processors and how much memory this process may use.
+
+The system, the limits of the process and its cgroup say so.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Starting a program without holding up other threads: what Python itself has keeps the interpreter until the
-new process runs its program, for milliseconds on a busy machine."""
+"""Starts programs without holding up other threads.
+
+What Python itself has keeps the interpreter until the new process runs its program, for milliseconds on a
+busy machine.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What an image is made from, and the flat image: position-free machine code with the few facts needed to
-map it, its file form, and how it is mapped: written while it is writable, executable only after it is
-not.
+"""Describes flat images: what they are made from, their file, how they are mapped.
+
+A flat image is position-free machine code with the few facts needed to map it. It is written while its memory
+is writable, and executable only after it is not.
 
 File: digest of all that follows, magic, key, sizes of the parts; title, entry table (offset, name length,
 name), offsets of the 64-bit words that hold image-relative addresses, notes, the image itself. The digest

@@ -1,4 +1,4 @@
-"""What generators hand to the builder: LLVM IR, grouped by how it is to be optimised."""
+"""States what generators hand to the builder: LLVM IR, grouped by how it is to be optimised."""
 
 from __future__ import annotations
 

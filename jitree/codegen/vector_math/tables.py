@@ -1,4 +1,4 @@
-"""What the functions of vector math have in common: tables, ranges reduced, polynomials, powers of two.
+"""Gives vector math what its functions share: tables, ranges reduced, polynomials, powers of two.
 
 All is in binary64. The polynomials are minimax ones (Remez); the error stands beside each. Tables are what
 ``tables.tsv`` has: the same bits everywhere.

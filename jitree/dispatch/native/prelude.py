@@ -1,6 +1,9 @@
-"""What every module of native code begins with: counting references, side exits, and memory for its buffers
-(:mod:`jitree.regs.access`, :mod:`jitree.dispatch.native.side_exits`), and metadata. What of it is not
-inlined all images have in common: they begin with a copy of one that is shipped (:data:`BASE`)."""
+"""Writes what every module of native code begins with.
+
+It counts references, takes side exits, has memory for buffers (:mod:`jitree.regs.access`,
+:mod:`jitree.dispatch.native.side_exits`) and metadata. What of it is not inlined is the same in all images:
+they begin with a copy of one that is shipped (:data:`BASE`).
+"""
 
 from __future__ import annotations
 

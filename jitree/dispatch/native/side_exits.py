@@ -13,9 +13,8 @@ each call; so a block that is met a second time is copied, and from then on read
 block is as large as the block, and as far from it as the copies of all others (PACKED). Where blocks of
 different shapes overlap, the first one is copied.
 
-A mark for each line of constants says what is known of it: nothing, that a block has been met that begins
-there, that it belongs to a block, that no block that begins there is to be copied, or the depth of the block
-that begins there and has a copy.
+A mark for each line of constants says what is known of it. Nothing is, or it belongs to a block. Or a block
+begins there: it has been met once, is not to be copied, or has a copy, of which the mark is the depth.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cuts a workgroup into parts that run at once: ranges of one loop.
 
-The loop is one of the last nest, which alone decides what others see. A nest in front of it that fills a
-scratch buffer, of which every part has its own, runs over the same range where the buffer's index has the
-same digit in both, and else as a whole in each part. Nests that store to one buffer of the program need the
+The loop is one of the last nest, which alone decides what others see. Every part has scratch buffers of its
+own. A nest in front that fills one runs over the same range where the buffer's index has the same digit in
+both nests; otherwise each part runs all of it. Nests that store to one buffer of the program need the
 same digit, or there are no parts.
 
 An index ``base + upper + factor * counter + lower`` with ``0 <= lower < factor``, whose upper part is a

@@ -4,9 +4,9 @@ Contractions use instructions that add several products to a sum.
 
 *Bytes*: ``vpdpbusd`` multiplies four unsigned bytes of each lane of 32 bits by four signed ones and adds the
 products to the lane. Integers wrap, so their sums are the same in any order: the instruction gives the bits
-that the program's loop gives. Where both factors are signed, or neither is, one of them is moved by 128 (its
-highest bit is turned over), and what that adds to a sum, 128 times the sum of the other factor, is summed up
-beside it and taken off. AArch64 has ``sdot`` and ``udot`` for equal signs, with the extension dotprod, and
+that the program's loop gives. Where both factors are signed, or neither is, one of them is moved by 128: its
+highest bit is turned over. That adds 128 times the sum of the other factor, which is summed up beside the
+products and taken off. AArch64 has ``sdot`` and ``udot`` for equal signs, with the extension dotprod, and
 ``usdot`` for one of each, with i8mm.
 
 *Pairs of bfloat16 numbers*: ``vdpbf16ps`` multiplies two pairs of each lane and adds the products to a sum of
