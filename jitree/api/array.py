@@ -584,9 +584,8 @@ def replace_methods(
 def extent_of(array: Array) -> tuple[int, int]:
     """Address and bytes of an array's buffer. FAILED_PRECONDITION for a donated array."""
     keeper, owner = array._keeper, array._owner
-    if array._view is None and keeper is not None and owner is not None:
-        found = keeper.extent(owner)
-        if found is not None and found[0]:
-            return found
-    buffer = array.buffer_view.buffer
-    return buffer.address, buffer.byte_length
+    found = None if array._view is not None or keeper is None or owner is None else keeper.extent(owner)
+    if found is None or not found[0]:
+        buffer = array.buffer_view.buffer
+        return buffer.address, buffer.byte_length
+    return found

@@ -256,6 +256,8 @@ def tell(step: ObservedEvent, hear: Iterable[Callable[[Any], object]]) -> None:
         for one in hear:
             one(step)
     except Exception as error:
+        if isinstance(error, StatusError) or is_interruption(error):
+            raise
         _fail(step, error)
     finally:
         this.is_reading = outer
@@ -264,8 +266,6 @@ def tell(step: ObservedEvent, hear: Iterable[Callable[[Any], object]]) -> None:
 def _fail(event: ObservedEvent, error: Exception) -> NoReturn:
     """Raises what a reader has raised of an event. Fences carry statuses only: anything else goes with one to
     the call that waits."""
-    if isinstance(error, StatusError) or is_interruption(error):
-        raise error
     from jitree.base.folding import fold_tracebacks
 
     failure = InternalError(f"what looks at {event.name} failed: {type(error).__name__}: {error}")

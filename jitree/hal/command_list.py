@@ -427,7 +427,7 @@ def warn_of_order(
     if is_there or not set(run) <= set(found):
         return
     own = (row for row in rows if row[KIND_FIELD] == KIND_DISPATCH and row[ENTRY_FIELD] in run)
-    names = ", ".join(dict.fromkeys(map(name_of, own)))
+    names = ", ".join(dict.fromkeys([name_of(row) for row in own]))
     warnings.warn(
         "replace: the dispatches of a run do not follow each other as they were named, so they run as "
         f"compiled; here they come in the order {names}, perhaps with others between them",

@@ -359,10 +359,14 @@ class Teller:
         executable = None if known is None else known[0]()
         if known is None or executable is None:
             self._kernels = {
-                each.entry_point(number): (ref(each), name or f"function {number}", number)
+                each.entry_point(number): (
+                    ref(each),
+                    each.function_name(number) or f"function {number}",
+                    number,
+                )
                 for each in prepared_executables()
                 if isinstance(each, LocalExecutable)
-                for number, name in enumerate(map(each.function_name, range(each.function_count)))
+                for number in range(each.function_count)
             }
             if entry not in self._kernels:
                 raise InternalError("readers of a dispatch: no executable that is in use has its function")

@@ -168,6 +168,7 @@ _OTHERS = {
     "codegen/image/worklist.py": "it is raised again when the others have done their part",
     "cuda/completion.py": "on a thread of the package", "cuda/queue.py": "on a thread of the package",
     "hal/groups/presence.py": "on a thread of the package",
+    "hal/local/workers.py": "on a thread of the package",
     "hal/semaphore.py": "while what a handler has raised is on its way",
     "integrations/batching.py": "the request fails by it",
     "integrations/streams.py": "the request fails by it",
