@@ -69,7 +69,7 @@ def contains(outer: Extent, inner: Extent) -> bool:
     return outer[0] <= inner[0] and end_of(inner) <= end_of(outer)
 
 
-_LARGEST_KNOWN: Final = 1 << 20
+_LARGEST_KNOWN: Final = 1 << 19
 """Tensors of all states that are known together; with more of them none is known."""
 _WEIGHT: Final = 64
 """Of what followed once, in such tensors."""
@@ -96,10 +96,12 @@ class Regions:
 
     def put(self, region: PlacedTensor) -> Regions:
         """A tensor has been written. An argument that it is a part of stays an argument."""
+        start, end = region.extent[0], end_of(region.extent)
         kept = [
             other
             for other in self._regions
-            if not overlaps(other.extent, region.extent)
+            if (extent := other[0])[0] >= end
+            or extent[0] + extent[1] <= start
             or (other.source == DECLARED != region.source and contains(other.extent, region.extent))
         ]
         return self._state((*kept, self._known.tensors.setdefault(region, region)), self._scratch)
@@ -109,7 +111,14 @@ class Regions:
         found: Regions | None = self.after.get(extent)
         if found is None:
             scratch = {other for other in self._scratch if other[0] != extent[0]} | {extent}
-            left = tuple(other for other in self._regions if not overlaps(other.extent, extent))
+            start, end = extent[0], end_of(extent)
+            left = tuple(
+                [
+                    other
+                    for other in self._regions
+                    if (place := other[0])[0] >= end or place[0] + place[1] <= start
+                ]
+            )
             found = self.keep(extent, self._state(left, frozenset(scratch)))
         return found
 
