@@ -16,7 +16,7 @@ Result = tuple[list[str], Counter[str]]
 
 NAMES: Final = (
     "modules", "executables", "archives", "programs", "nests", "kernels", "sandboxes", "interruptions",
-    "tensors", "machines", "faults", "drivers",
+    "tensors", "machines", "faults", "drivers", "turns",
 )  # fmt: skip
 """Campaigns, which are files of this folder, in the order of the table."""
 CASES: Final = "cases"

@@ -77,6 +77,7 @@ ROWS = {
         ),
     ),
     "drivers": Row(range(30, 42), lambda counts: counts["cuEventCreate: RESOURCE_EXHAUSTED"] == 2),
+    "turns": Row(range(8, 24), lambda counts: counts["turns"] > 200 and counts["accumulate"] > 5),
 }
 
 

@@ -1,0 +1,92 @@
+"""A seed gives the same turns each time, and a schedule finds what is wrong with code that threads share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from tests.fuzz import primitives, scheduler, turns
+from tests.fuzz.campaign import CASES, Result
+from tests.fuzz.numbered import run_numbers
+from tests.fuzz.scheduler import Schedule, Stopped, scheduled
+
+
+def _digest(number: int) -> Result:
+    found, _, digest = turns.run_in_turn(turns.generate(number))
+    return found, Counter({CASES: 1, f"{number}: {digest}": 1})
+
+
+def _digests(numbers: Sequence[int]) -> Counter[str]:
+    batches = iter([range(number, number + 1) for number in numbers])
+    found, counts = run_numbers(_digest, batches, 1, prepare=turns.prepare)
+    assert not found, "\n".join(map(str, found))
+    return counts
+
+
+def test_a_number_gives_the_same_turns_in_any_process_and_after_any_others() -> None:
+    assert _digests(range(8)) == _digests(range(7, -1, -1))
+
+
+class Count:
+    """Two threads add to it; whether with a lock."""
+
+    def __init__(self, lock: primitives.TurnLock | None) -> None:
+        self._lock = lock
+        self.number = 0
+
+    def add(self) -> None:
+        if self._lock is None:
+            self._add()
+        else:
+            with self._lock:
+                self._add()
+
+    def _add(self) -> None:
+        running = scheduler.active
+        assert running is not None
+        number = self.number
+        running.point("between")
+        self.number = number + 1
+
+
+@pytest.mark.parametrize(("is_locked", "expected"), [(True, {2}), (False, {1, 2})])
+def test_a_lock_that_is_left_out_is_found(is_locked: bool, expected: set[int]) -> None:
+    numbers = set[int]()
+    for seed in range(40):
+        count = Count(primitives.TurnLock() if is_locked else None)
+        with scheduled(Schedule(seed, 2, 10)) as turn:
+            turn.begin()
+            threads = [primitives.TurnThread(target=count.add) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        numbers.add(count.number)
+    assert numbers == expected
+
+
+def test_threads_that_wait_for_each_other_are_told() -> None:
+    first, second = primitives.TurnLock(), primitives.TurnLock()
+
+    def wait() -> None:
+        with second:
+            first.acquire()
+
+    with scheduled(Schedule(0, 1, 0)) as turn:
+        thread = primitives.TurnThread(target=wait, name="the other one", daemon=True)
+        thread.start()
+        with first:
+            turn.sleep(1.0)
+            with pytest.raises(Stopped):
+                second.acquire()
+    assert "the other one waits for a lock" in turn.findings[0] and "in wait" in turn.findings[0]
+
+
+def test_the_clock_goes_on_to_the_first_deadline() -> None:
+    lock = primitives.TurnLock()
+    with scheduled(Schedule(0, 1, 0)) as turn:
+        began = turn.now
+        lock.acquire()
+        assert not lock.acquire(timeout=3600.0) and turn.now == began + 3600.0
