@@ -402,6 +402,8 @@ def _unit(nest: Nest, level: Level) -> int | None:
     plan = nest.plan
     if plan.in_order or level in plan.reductions:
         return None
+    if plan.product is not None and level in plan.product.joined:
+        return None
     if plan.fold is not None and level is plan.fold.columns:
         return None
     return lcm(*(_together(one, level) for one in (plan, plan.alternative) if one is not None))

@@ -66,8 +66,10 @@ class Fold(NamedTuple):
     gaps: dict[ElementAccess, int]
     """What is in pieces, and the elements from row to row that are more, or less, than lanes."""
 
-    def in_place_of(self, level: Level) -> bool:
-        return level is self.rows or level is self.columns
+    @property
+    def merged(self) -> tuple[Level, tuple[Level, ...]]:
+        """The level, and those that it stands for."""
+        return self.level, (self.rows, self.columns)
 
     @property
     def pieces(self) -> int:

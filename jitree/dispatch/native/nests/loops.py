@@ -12,6 +12,7 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
+from jitree.dispatch.native.nests.joining import JoinedPanels
 from jitree.dispatch.native.nests.memory import LINE_BYTES, NestOperand, NestRegion, Offsets
 from jitree.dispatch.native.nests.plan import ROWS_AHEAD
 from jitree.dispatch.native.nests.products import PairRanges, Products
@@ -60,23 +61,22 @@ class NestLoops:
         nest = body.nest
         structure, plan = self._structure, self._plan = nest.structure, nest.plan
         self._part = part
-        if plan.fold is not None:
-            body.places.fold(plan.fold)
-            if part is not None and part.level is plan.fold.rows:
-                start, end = (
-                    writer.let(f"mul i64 {end}, {plan.fold.pitch}") for end in (part.start, part.end)
-                )
-                end = writer.let(f"sub i64 {end}, {plan.fold.pitch - plan.fold.width}")
-                self._part = LoopRange(plan.fold.level, start, end)
+        for merged, parts in plan.merged:
+            body.places.merge(merged, parts)
+        if plan.fold is not None and part is not None and part.level is plan.fold.rows:
+            start, end = (writer.let(f"mul i64 {end}, {plan.fold.pitch}") for end in (part.start, part.end))
+            end = writer.let(f"sub i64 {end}, {plan.fold.pitch - plan.fold.width}")
+            self._part = LoopRange(plan.fold.level, start, end)
         self._writer = writer
         self._body = body
         self._extents = body.places.extents
         self._owners: dict[ElementAccess, Value] = {store: load for load, store in plan.accumulators.items()}
-        self._panels: Panels | WordPanels | None = None
+        self._panels: Panels | WordPanels | JoinedPanels | None = None
         self._products: Products | None = None
         if plan.product is not None and plan.vector is not None:
             self._products = Products(writer, body.memory, structure, plan.product, plan.vector)
-            self._panels = WordPanels(writer, self._products, plan, plan.product) if plan.packed else None
+            kind = JoinedPanels if plan.product.joined else WordPanels
+            self._panels = kind(writer, self._products, plan, plan.product) if plan.packed else None
         elif plan.packed:
             accesses = [structure.loads[value] for value in plan.packed]
             self._panels = Panels(writer, body.memory, plan, accesses)
@@ -210,7 +210,7 @@ class NestLoops:
         def write_some(vectors: int) -> Callable[[str], None]:
             def write_masked(counter: str) -> None:
                 left = writer.let(f"sub i64 {end}, {counter}")
-                write(Tile(vectors, self._masks(vectors, left)))(counter)
+                write(Tile(vectors, self._masks(vectors, left), left=left))(counter)
 
             return write_masked
 
@@ -441,14 +441,16 @@ class NestLoops:
             with self._writer.loop_if_any(start, end, step, self._carried(sums, values)) as iteration:
                 region = sums.inside(level, iteration.counter).outer
                 if step == group:
-                    region.panels = block.panels
+                    region.panels, region.is_rest = block.panels, start == whole
                     iteration.next = products.step(region, copies, iteration.values, 0)
                 else:
                     iteration.next = self._step(region, sums.keys, iteration.values, {})
             return iteration.result
 
         values = add(block.start, whole, group, values)
-        return values if (level.extent or 1) % group == 0 else add(whole, block.end, 1, values)
+        if (level.extent or 1) % group == 0:
+            return values
+        return add(whole, block.end, group if products.is_joined else 1, values)
 
     def _over_window(self, sums: TileSums, values: list[str]) -> list[str]:
         """All iterations of the reductions, written out."""

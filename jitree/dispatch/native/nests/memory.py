@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from itertools import repeat
 from typing import Final
 
@@ -46,13 +47,13 @@ class Places:
         self.bounded: set[Value] = set()
         """Computed parts of indices that the guard has found to be small."""
 
-    def fold(self, fold: Fold) -> None:
-        """Two loops become one, in indices too; what is left of those are gaps between rows."""
-        self.extents[fold.level] = str(fold.level.extent)
+    def merge(self, merged: Level, parts: Collection[Level]) -> None:
+        """Loops become one, in indices too; what is left of those are gaps between rows."""
+        self.extents[merged] = str(merged.extent)
         for access, level in list(self.coefficients):
-            if fold.in_place_of(level):
+            if level in parts:
                 del self.coefficients[access, level]
-                self.coefficients[access, fold.level] = "1"
+                self.coefficients[access, merged] = "1"
 
 
 class Panel(NamedTuple):
@@ -85,6 +86,8 @@ class NestRegion:
         """Rows of vectors that rows share (:class:`Fold`), by level and first lane."""
         self.pointers: dict[tuple[object, ...], str] = {}
         self.panels: dict[ElementAccess, Panel] = {}
+        self.is_rest = False
+        """A word of a joined reduction has iterations that do not exist."""
         self.ahead: NestRegion | None = None
         """The same block for values that are computed for several of its iterations at once."""
 
@@ -111,7 +114,7 @@ class Memory:
         self.places = places
         self._factors: dict[ElementAccess, _Factors] = {}
         """Of accesses that have been written: the places of all are known before."""
-        self._levels = structure.levels if plan.fold is None else (*structure.levels, plan.fold.level)
+        self._levels = (*structure.levels, *(merged for merged, _ in plan.merged))
 
     def is_uniform(self, access: ElementAccess) -> bool:
         """All lanes touch one element."""
@@ -359,6 +362,11 @@ class Memory:
         if access.element not in ("i8", "i16"):
             return text
         return self._writer.let(f"trunc {llvm_type('i32', lanes)} {text} to {self._vector(access, lanes)}")
+
+    def load_apart(self, access: ElementAccess, pointer: str, stride: int, mask: str) -> str:
+        """Elements so far apart, as they are in memory."""
+        load = self._load_row if stride == 1 else partial(self._load_spread, stride=stride)
+        return load(access, pointer, mask=mask)
 
     def _load_spread(self, access: ElementAccess, pointer: str, stride: int, mask: str | None) -> str:
         """Loads lanes a few elements apart out of whole rows. The last row ends with the last lane. Of masked

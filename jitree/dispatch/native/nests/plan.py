@@ -65,6 +65,8 @@ class Plan(NamedTuple):
     such that an instruction for pairs gives the same bits."""
     fold: Fold | None = None
     """Two loops that the vector loop stands for."""
+    merged: tuple[tuple[Level, tuple[Level, ...]], ...] = ()
+    """Levels that are written in place of others, and those."""
     product: Product | None = None
     """The sum of products that it is, if there is an instruction for that."""
     in_order: bool = False

@@ -15,6 +15,7 @@ from typing import Final
 
 from jitree.base.platform import processor
 from jitree.dispatch.native.nests.folds import find_fold
+from jitree.dispatch.native.nests.joining import find_rows, join_reductions
 from jitree.dispatch.native.nests.plan import ROWS_AHEAD, Order, Plan
 from jitree.dispatch.native.nests.recognise import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.reductions import Product, extreme_of, find_product
@@ -106,7 +107,12 @@ class _Planner:
         vector = self._vector()
         if vector is None:
             return self._along_rows(plan, None) or self._without_lanes(plan)
-        product = find_product(self._structure, self._dependence, vector, self._reductions)
+        structure = self._structure
+        product = find_product(structure, self._dependence, vector, self._reductions)
+        if self._reductions and structure.stores[0].element == "i32":
+            joined = join_reductions(structure, self._dependence, vector, self._reductions, product)
+            if joined is not None and self._are_reused((joined.row,), vector, self._tiled(vector)):
+                return self._of_joined(plan, joined, vector)
         if product is not None and not product.contraction.has_look:
             return self._of_products(plan, product, vector)
         transposed, along = self._transposed(vector)
@@ -206,6 +212,7 @@ class _Planner:
             vectors=vectors,
             copies=self._copies(plan.tiled, vectors, 1),
             fold=fold,
+            merged=(fold.merged,),
         )
 
     def _of_products(self, plan: Plan, product: Product, vector: Level) -> Plan:
@@ -223,6 +230,30 @@ class _Planner:
             copies=self._copies(tiled, vectors, 1),
             steps=product.square if lies_along else product.group,
             packed=(product.row,) if self._are_reused((product.row,), vector, tiled) else (),
+            product=product,
+        )
+
+    def _of_joined(self, plan: Plan, product: Product, vector: Level) -> Plan:
+        """Lanes run over rows, too, where these lie one after the other."""
+        tiled = self._tiled(vector)
+        outer = self._outer(vector, tiled)
+        tile = self._lanes * self._vectors(vector, tiled, MAXIMUM_VECTORS)
+        fold = find_rows(self._structure, product, vector, outer, tile)
+        if fold is not None:
+            vector, outer = fold.level, tuple(level for level in outer if level is not fold.rows)
+        vectors = self._vectors(vector, tiled, -(-vector.count // self._lanes))
+        return plan._replace(
+            outer=outer,
+            vector=vector,
+            tiled=tiled,
+            reductions=(*(level for level in self._reductions if level not in product.joined), product.along),
+            lanes=self._lanes,
+            vectors=vectors,
+            copies=self._copies(tiled, vectors, 1),
+            steps=product.group,
+            packed=(product.row,),
+            fold=fold,
+            merged=(*(() if fold is None else (fold.merged,)), (product.along, product.joined)),
             product=product,
         )
 

@@ -45,11 +45,14 @@ class Products:
         self, writer: Writer, memory: Memory, structure: Structure, product: Product, vector: Level
     ) -> None:
         self._writer = writer
-        self._memory = memory
+        self._memory = self.memory = memory
         self._structure = structure
         self._product = product
         self._vector = vector
         self._along = product.along
+        made = (level for level in (vector, product.along) if level not in structure.levels)
+        self._levels = (*structure.levels, *made)
+        self.is_joined = bool(product.joined)
         self._upper_first = product.contraction.upper_first
         self.group = product.group
         """Iterations that one instruction takes."""
@@ -86,7 +89,8 @@ class Products:
 
     def _key(self, access: ElementAccess, offsets: Offsets) -> tuple[int, ...]:
         """Which words a copy has: those of a convolution's other outputs are others, too."""
-        return tuple(offsets.get(level, 0) for level in self._structure.levels if access.step(level).terms)
+        coefficients = self._memory.places.coefficients
+        return tuple(offsets.get(level, 0) for level in self._levels if (access, level) in coefficients)
 
     def _rows(self, copies: Sequence[Offsets]) -> dict[tuple[int, ...], Offsets]:
         """Lists words with sums to take off, with their first copy."""
@@ -138,7 +142,12 @@ class Products:
     def _word(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> str:
         """A word of what all lanes share, as it lies in memory."""
         writer = self._writer
-        if access.step(self._along).number == 1:
+        if region.is_rest:  # what lies before the last word's iterations goes
+            missing = -(self._along.extent or 0) % self.group
+            before = {**offsets, self._along: offsets.get(self._along, 0) - missing}
+            word = writer.load("i32", self._memory.pointer(region, access, before))
+            return writer.let(f"lshr i32 {word}, {8 * access.bytes * missing}")
+        if self.is_joined or access.step(self._along).number == 1:
             return writer.load("i32", self._memory.pointer(region, access, offsets))
         text, kind = "", ELEMENT_LLVM[access.element]
         for number, pointer in enumerate(self._pointers(region, access, offsets)):
@@ -191,12 +200,17 @@ class Products:
     def _joined(self, region: NestRegion, access: ElementAccess, offsets: Offsets, mask: str | None) -> str:
         """Rows, interleaved."""
         writer, kind = self._writer, ELEMENT_LLVM[access.element]
-        rows = []
+        rows: list[str] = []
         for place in self._pointers(region, access, offsets):
             if mask is None:
                 rows.append(writer.load(f"<{LANES} x {kind}>", place))
             else:
                 rows.append(writer.masked_load(kind, access.element, LANES, place, mask))
+        return self.interleaved(rows)
+
+    def interleaved(self, rows: list[str]) -> str:
+        """Words of the elements of a group's iterations."""
+        writer, kind = self._writer, ELEMENT_LLVM[self.access.element]
         lanes, parts = LANES, range(self.group)[:: -1 if self._upper_first else 1]
         while len(rows) > 2:
             both = range(2 * lanes)

@@ -157,6 +157,8 @@ class Product(NamedTuple):
     """The reduction whose iterations are taken in groups."""
     element_signed: bool
     row_signed: bool
+    joined: tuple[Level, ...] = ()
+    """The reductions, from the outermost, of which ``along`` is made (``joining.py``)."""
 
     @property
     def group(self) -> int:
@@ -184,7 +186,7 @@ def find_product(
     if others or not found or not reductions:
         return None
     (contraction,) = found
-    factors = _factors(contraction, structure, store)
+    factors = factors_of(contraction, structure, store)
     if factors is None:
         return None
     if dot_lanes() == NEON and factors[0][1] != factors[1][1] and "i8mm" not in processor.arm_features():
@@ -217,7 +219,7 @@ Factor = tuple[Value, bool]
 """A load, and whether its highest bit is a sign."""
 
 
-def _factors(row: Contraction, structure: Structure, store: ElementAccess) -> tuple[Factor, Factor] | None:
+def factors_of(row: Contraction, structure: Structure, store: ElementAccess) -> tuple[Factor, Factor] | None:
     """The loads whose product is added to the element that is stored."""
     value = store.stored
 

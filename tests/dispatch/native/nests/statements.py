@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-from jitree.dispatch.native.nests import cutting, folds, products, reading, rewrites, structure
+from jitree.dispatch.native.nests import cutting, folds, joining, products, reading, rewrites, structure
 from jitree.dispatch.native.nests.reading import BITS, BoundWriter, Extremes, PolynomialReader, is_bounded
 from jitree.dispatch.native.nests.reductions import LANES
 from jitree.dispatch.native.nests.structure import (
@@ -450,6 +450,17 @@ def rows(chance: random.Random) -> None:
     assert len(set(lanes)) == len(lanes) and max(lanes) + 1 == fold.lanes_of(count)
     for start in range(0, fold.lanes_of(count), LANES):
         assert len({lane // pitch for lane in lanes if start <= lane < start + LANES}) <= fold.pieces
+
+
+def joined(chance: random.Random) -> None:
+    """Loops that are one in an index of one factor: a table has where each iteration's other factor lies."""
+    counts = [chance.randint(1, 7) for _ in range(chance.randint(1, 3))]
+    steps = [chance.choice((0, 1, 2, 3, 58, 3364)) for _ in counts]
+    entries, further = joining.table_of(counts, steps, 4)
+    for number, digits in enumerate(itertools.product(*map(range, counts))):
+        whole = [*itertools.accumulate(counts[:0:-1], int.__mul__, initial=1)][::-1]
+        place = entries[number % len(entries)] + number // len(entries) * further
+        assert [number, place] == [sum(map(int.__mul__, digits, one)) for one in (whole, steps)]
 
 
 def bytes_in_fours(chance: random.Random) -> None:

@@ -14,6 +14,7 @@ from jitree.dispatch.native.nests import (
     cutting,
     folds,
     guard,
+    joining,
     products,
     reading,
     rewrites,
@@ -31,8 +32,8 @@ OF_NUMBERS: Final[dict[str, Callable[[random.Random], None]]] = {
     for one in (
         statements.congruence, statements.order, statements.division, statements.known, statements.iterations,
         statements.digits, statements.narrowing, statements.computed, statements.cuts, statements.elements,
-        statements.rows, statements.bytes_in_fours, statements.exponents, statements.upper_halves,
-        statements.masks, guard_statements.in_front,
+        statements.rows, statements.joined, statements.bytes_in_fours, statements.exponents,
+        statements.upper_halves, statements.masks, guard_statements.in_front,
     )
 }  # fmt: skip
 OF_GUARDS: Final[dict[str, Callable[[guard_statements.Case], None]]] = {
@@ -85,6 +86,7 @@ FAULTS: Final = {
     "cuts": Fault(cutting, "_extent", lambda level: Polynomial.constant(max(level.extent - 1, 1))),
     "elements": Fault(cutting, "_in_a_row", lambda found: (found[0], found[1]) if len(found) > 1 else None),
     "rows": Fault(folds.Fold, "pieces", 1),
+    "joined": Fault(joining, "lcm", max),
     "bytes_in_fours": Fault(products, "_TURNED", -0x7F7F7F00),
     "exponents": Fault(products, "LEAST_OF_BOTH", 141),
     "upper_halves": Fault(sizes, "_HALVES", {opcode: half - 1 for opcode, half in sizes._HALVES.items()}),

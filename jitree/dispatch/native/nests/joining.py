@@ -1,0 +1,277 @@
+"""Joins reductions along which what all lanes share lies in memory.
+
+The filter of a convolution over planes has its channels, rows and columns side by side, so four bytes of it
+are a word as they lie in memory, whichever loops they belong to. Sums of integers are the same in any order:
+those loops are one, in the order of the filter. What the lanes multiply with, elements of the image, is put
+into a panel of words (``tiles.py``), a block of that loop at a time: a table holds where the element of each
+iteration lies, from the lane's own place. Lanes come row by row, so they may be rows of the result that lie
+one after the other: no lane is empty. Elements of the image that lie two to four apart, as of a convolution
+with strides, are side by side in the panel.
+
+What is left of a word at the end are zeros in the panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import lcm, prod
+from typing import Final
+
+from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests import folds, reductions, tiles
+from jitree.dispatch.native.nests.folds import Fold
+from jitree.dispatch.native.nests.memory import LARGEST_STRIDE, NestRegion, Panel
+from jitree.dispatch.native.nests.plan import Plan
+from jitree.dispatch.native.nests.products import Products
+from jitree.dispatch.native.nests.recognise import Dependence
+from jitree.dispatch.native.nests.reductions import CONTRACTIONS, LANES, Product, factors_of
+from jitree.dispatch.native.nests.structure import (
+    ELEMENT_LLVM,
+    ElementAccess,
+    Level,
+    Polynomial,
+    Structure,
+    new_level,
+)
+from jitree.dispatch.native.nests.tiles import DepthBlock
+from jitree.dispatch.native.nests.writer import Writer
+
+LEAST_DEPTH: Final = 8
+"""Iterations of joined reductions that are worth it."""
+LONGEST_PERIOD: Final = 256
+"""Entries of the table that no others follow from: with a panel of words of as many iterations."""
+_LONG: Final = 16
+"""Iterations of one reduction in words that need no others."""
+_WORDS: Final = llvm_type("i32", LANES)
+
+
+def join_reductions(
+    structure: Structure, dependence: Dependence, vector: Level, summed: Sequence[Level],
+    known: Product | None,
+) -> Product | None:  # fmt: skip
+    """Finds the sum of products along several reductions; None if ``known`` is better."""
+    (store, *others) = structure.stores
+    contraction = next(row for row in CONTRACTIONS if row.any_order)
+    if (
+        others
+        or store.element != contraction.total
+        or reductions.dot_lanes() != LANES
+        or not folds.has_masks()
+    ):
+        return None
+    factors = factors_of(contraction, structure, store)
+    if factors is None or (known is not None and _is_in_memory(structure, known)):
+        return None
+    for (element, element_signed), (row, row_signed) in (factors, factors[::-1]):
+        one, many = structure.loads[element], structure.loads[row]
+        if vector.counter in dependence.place(one) or many.step(vector).number not in range(
+            1, LARGEST_STRIDE + 1
+        ):
+            continue
+        joined = _chain(one, many, summed)
+        counts = [level.count for level in joined]
+        if prod(counts) < LEAST_DEPTH or period_of(counts, contraction.products) > LONGEST_PERIOD:
+            continue
+        along = new_level(_fresh(structure, 1), vector.counter, Polynomial.constant(prod(counts)))
+        return Product(contraction, element, row, along, element_signed, row_signed, joined)
+    return None
+
+
+def _fresh(structure: Structure, number: int) -> int:
+    """The number of a counter that no function has."""
+    return min(0, *(counter.number for counter in structure.counters)) - number
+
+
+def _is_in_memory(structure: Structure, product: Product) -> bool:
+    """Whether nearly all words that lanes share lie in memory."""
+    return structure.loads[product.element].step(product.along).number == 1 and product.along.count >= _LONG
+
+
+def _chain(element: ElementAccess, row: ElementAccess, summed: Sequence[Level]) -> tuple[Level, ...]:
+    """The reductions whose iterations lie one after the other, from the outermost."""
+    chain: list[Level] = []
+    steps = {level: element.step(level).number for level in summed}
+    while True:
+        distance = prod(level.count for level in chain)
+        following = [
+            level
+            for level, step in steps.items()
+            if step == distance and level not in chain and level.extent is not None
+            if level.extent > 1 and row.step(level).number is not None
+        ]
+        if not following:
+            return tuple(reversed(chain))
+        chain.append(following[0])
+
+
+def period_of(counts: Sequence[int], group: int) -> int:
+    """Iterations after which places in the image repeat themselves, further on by a constant."""
+    return lcm(prod(counts[1:]), group)
+
+
+def table_of(counts: Sequence[int], steps: Sequence[int], group: int) -> tuple[list[int], int]:
+    """Finds elements to those of a period's iterations, and from period to period.
+
+    ``counts`` and ``steps`` are those of the loops, from the outermost.
+    """
+    period, inner = period_of(counts, group), prod(counts[1:])
+
+    def distance(number: int) -> int:
+        found = 0
+        for count, step in zip(counts[:0:-1], steps[:0:-1], strict=True):
+            number, digit = divmod(number, count)
+            found += digit * step
+        return found + number * steps[0]
+
+    return list(map(distance, range(period))), period // inner * steps[0]
+
+
+def find_rows(
+    structure: Structure, product: Product, vector: Level, candidates: Sequence[Level], tile: int
+) -> Fold | None:
+    """Finds the loop that continues a vector loop which does not fill tiles."""
+    (store,), width = structure.stores, vector.extent
+    if width is None or width % tile == 0:
+        return None
+    element, row = (structure.loads[load] for load in (product.element, product.row))
+    for rows in candidates:
+        if rows.extent is None or rows.extent < 2 or store.step(vector).number != 1:
+            continue
+        if store.step(rows).number == width and row.step(rows).number and not element.step(rows).terms:
+            lanes = Polynomial.constant(rows.extent * width)
+            level = new_level(_fresh(structure, 2), vector.counter, lanes)
+            return Fold(level, rows, vector, width, width, {})
+    return None
+
+
+class JoinedPanels:
+    """Writes the panel of words of joined reductions of one nest."""
+
+    def __init__(self, writer: Writer, products: Products, plan: Plan, product: Product) -> None:
+        self._writer = writer
+        self._products = products
+        self._product = product
+        self._plan = plan
+        self._access = access = products.access
+        self._lanes = (plan.vectors + 1) * LANES
+        """Of a row. The last words that are put into one begin in what is stored, and end behind it."""
+        counts = [level.count for level in product.joined]
+        steps = [access.step(level).number or 0 for level in product.joined]
+        group = product.group
+        self._entries, self._step = table_of(counts, steps, group)
+        period = len(self._entries)
+        most = max(tiles.WORD_PANEL_BYTES * group // (4 * self._lanes) // period, 1)
+        self.block = min(most, -(-product.along.count // period)) * period
+        """Iterations that the panel has room for."""
+        self._memory, self._table, self._sums = "", "", ""
+
+    def begin(self) -> None:
+        """Takes memory from the stack: words, sums, the table."""
+        writer, period = self._writer, len(self._entries)
+        words = self.block // self._product.group * self._lanes
+        self._memory = writer.let(f"alloca [{words} x i32], align 64")
+        self._sums = writer.let(f"alloca [{self._lanes} x i32], align 64")
+        self._table = writer.let(f"alloca [{self.block} x i64], align 64")
+        with writer.loop("0", str(self.block // period), 1, []) as iteration:
+            further = writer.let(f"mul i64 {iteration.counter}, {self._step}")
+            first = writer.at("i64", self._table, writer.let(f"mul i64 {iteration.counter}, {period}"))
+            for number, entry in enumerate(self._entries):
+                place = writer.let(f"add i64 {further}, {entry}")
+                writer.do(f"store i64 {place}, ptr {writer.at('i64', first, number)}, align 8")
+
+    def write(
+        self, counters: dict[Level, str], start: str, end: str, firsts: Sequence[int], left: str | None
+    ) -> DepthBlock:
+        """Fills the tile for whole periods of iterations, or up to the last one. There are no more than
+        ``left`` lanes, if that is given."""
+        writer, plan, product = self._writer, self._plan, self._product
+        assert plan.vector is not None
+        count = str(firsts[-1] + LANES)
+        if left is not None:
+            count = writer.intrinsic("smin", "i64", 1, [left, count])
+        origin = writer.at(
+            "i32", self._memory, writer.let(f"mul i64 {start}, {-self._lanes // product.group}")
+        )
+        region = NestRegion({**counters, plan.vector: "0", product.along: "0"})
+        periods = writer.let(f"udiv i64 {start}, {len(self._entries)}")
+        base = writer.at(
+            ELEMENT_LLVM[self._access.element],
+            self._products.memory.pointer(region, self._access, {}),
+            writer.let(f"mul i64 {periods}, {self._step}"),
+        )
+        self._rows(base, counters[plan.vector], count, lambda *piece: self._words(origin, start, end, *piece))
+        return DepthBlock(start, end, {self._access: Panel(origin, self._lanes, self._sums)})
+
+    def _rows(self, base: str, first: str, count: str, write: Callable[[str, str, str], None]) -> None:
+        """Writes lanes from the first one on, by rows and vectors."""
+        writer, fold, kind = self._writer, self._plan.fold, ELEMENT_LLVM[self._access.element]
+        if fold is None:
+            end = writer.let(f"add i64 {first}, {count}")
+            self._row(base, writer.let(f"sub i64 0, {first}"), first, end, write)
+            return
+        last = writer.let(f"add i64 {writer.let(f'add i64 {first}, {count}')}, -1")
+        rows, last = (writer.let(f"udiv i64 {lane}, {fold.width}") for lane in (first, last))
+        with writer.loop(rows, writer.let(f"add i64 {last}, 1"), 1, []) as row:
+            begin = writer.let(f"sub i64 {writer.let(f'mul i64 {row.counter}, {fold.width}')}, {first}")
+            start = writer.intrinsic("smax", "i64", 1, ["0", writer.let(f"sub i64 0, {begin}")])
+            end = writer.let(f"sub i64 {count}, {begin}")
+            end = writer.intrinsic("smin", "i64", 1, [str(fold.width), end])
+            step = self._access.step(fold.rows).number
+            place = writer.at(kind, base, writer.let(f"mul i64 {row.counter}, {step}"))
+            self._row(place, begin, start, end, write)
+
+    def _row(
+        self, place: str, begin: str, start: str, end: str, write: Callable[[str, str, str], None]
+    ) -> None:
+        """Writes a row's columns from start to end; column 0 has lane ``begin``, which may not exist."""
+        writer, stride = self._writer, self._stride
+        with writer.loop(start, end, LANES, []) as piece:
+            mask = writer.lanes_before(writer.let(f"sub i64 {end}, {piece.counter}"), LANES)
+            column = writer.let(f"mul i64 {piece.counter}, {stride}")
+            column = writer.at(ELEMENT_LLVM[self._access.element], place, column)
+            write(column, writer.let(f"add i64 {begin}, {piece.counter}"), mask)
+
+    @property
+    def _stride(self) -> int:
+        """Elements from lane to lane."""
+        fold, vector = self._plan.fold, self._plan.vector
+        columns = vector if fold is None else fold.columns
+        assert columns is not None
+        return self._access.step(columns).number or 1
+
+    def _words(self, origin: str, start: str, end: str, place: str, lane: str, mask: str) -> None:
+        """Writes the words of a vector of lanes, and their sums. What follows the lanes is overwritten by the
+        next ones."""
+        writer, group = self._writer, self._product.group
+        sums = ["zeroinitializer"] if self._product.turned else []
+        whole, _ = writer.whole(start, end, group)
+        panel = writer.at("i32", origin, lane)
+
+        def word(at: str, count: int, sums: list[str]) -> list[str]:
+            table = writer.at("i64", self._table, writer.let(f"sub i64 {at}, {start}"))
+            rows = [self._load(writer.at("i64", table, number), place, mask) for number in range(count)]
+            words = self._products.interleaved(rows + ["zeroinitializer"] * (group - count))
+            row = writer.let(f"mul i64 {at}, {self._lanes // group}")
+            self._store(words, writer.at("i32", panel, row))
+            return [self._products.moved(text, words) for text in sums]
+
+        carried = [(_WORDS, text) for text in sums]
+        with writer.loop_if_any(start, whole, group, carried) as iteration:
+            iteration.next = word(iteration.counter, group, iteration.values)
+        sums, rest = iteration.result, self._product.along.count % group
+        if rest:
+            carried = [(_WORDS, text) for text in sums]
+            with writer.maybe(writer.let(f"icmp slt i64 {whole}, {end}"), carried) as branch:
+                branch.next = word(whole, rest, sums)
+            sums = branch.result
+        for text in sums:
+            self._store(text, writer.at("i32", self._sums, lane))
+
+    def _load(self, entry: str, place: str, mask: str) -> str:
+        """Loads a row of the image for an entry of the table."""
+        distance = self._writer.let(f"load i64, ptr {entry}, align 8")
+        place = self._writer.at(ELEMENT_LLVM[self._access.element], place, distance)
+        return self._products.memory.load_apart(self._access, place, self._stride, mask)
+
+    def _store(self, text: str, place: str) -> None:
+        self._writer.do(f"store {_WORDS} {text}, ptr {place}, align 4")
