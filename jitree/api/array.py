@@ -579,13 +579,3 @@ def replace_methods(
     _Others.find_elements = staticmethod(find_elements)
     _Others.fetch = staticmethod(fetch)
     _Others.converter = staticmethod(converter)
-
-
-def extent_of(array: Array) -> tuple[int, int]:
-    """Address and bytes of an array's buffer. FAILED_PRECONDITION for a donated array."""
-    keeper, owner = array._keeper, array._owner
-    found = None if array._view is not None or keeper is None or owner is None else keeper.extent(owner)
-    if found is None or not found[0]:
-        buffer = array.buffer_view.buffer
-        return buffer.address, buffer.byte_length
-    return found

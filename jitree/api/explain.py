@@ -12,9 +12,9 @@ from _thread import get_ident
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from jitree.api.array import Array, extent_of
+from jitree.api.array import Array
 from jitree.api.calls.native.cpython_layout import unsupported_because
-from jitree.api.calls.overlaps import shares_memory
+from jitree.api.calls.overlaps import extent_of, shares_memory
 from jitree.api.calls.tensor_packing import Donation, as_array
 from jitree.api.function import Function
 from jitree.api.session_arguments import require

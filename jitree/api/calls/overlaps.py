@@ -255,3 +255,13 @@ def _refs(record: InstructionRecord, output: bool) -> list[int]:
             words = value if isinstance(value, tuple) else (value,)
             found += [word & REF_MASK for word in words if word & REF_BIT]
     return found
+
+
+def extent_of(array: Array) -> tuple[int, int]:
+    """Address and bytes of an array's buffer. FAILED_PRECONDITION for a donated array."""
+    keeper, owner = array._keeper, array._owner
+    found = None if array._view is not None or keeper is None or owner is None else keeper.extent(owner)
+    if found is None or not found[0]:
+        buffer = array.buffer_view.buffer
+        return buffer.address, buffer.byte_length
+    return found

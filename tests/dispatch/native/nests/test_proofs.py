@@ -24,7 +24,7 @@ from jitree.dispatch.native.nests.guard import Guard
 from jitree.dispatch.native.nests.memory import Memory
 from jitree.dispatch.native.nests.structure import ElementAccess, Interval, Level, Polynomial
 from jitree.vmfb import sizes
-from tests.dispatch.native.nests import guard_statements, statements
+from tests.dispatch.native.nests import guard_statements, lane_statements, statements
 
 README: Final = Path(structure.__file__).with_name("README.md")
 OF_NUMBERS: Final[dict[str, Callable[[random.Random], None]]] = {
@@ -32,8 +32,9 @@ OF_NUMBERS: Final[dict[str, Callable[[random.Random], None]]] = {
     for one in (
         statements.congruence, statements.order, statements.division, statements.known, statements.iterations,
         statements.digits, statements.narrowing, statements.computed, statements.cuts, statements.elements,
-        statements.rows, statements.joined, statements.bytes_in_fours, statements.exponents,
-        statements.upper_halves, statements.masks, guard_statements.in_front,
+        lane_statements.rows, lane_statements.joined, lane_statements.bytes_in_fours,
+        lane_statements.exponents, lane_statements.upper_halves, lane_statements.masks,
+        guard_statements.in_front,
     )
 }  # fmt: skip
 OF_GUARDS: Final[dict[str, Callable[[guard_statements.Case], None]]] = {
