@@ -355,12 +355,12 @@ class Session(Observable, Finalized, Remade):
         ``module``: as :attr:`Module.vm_module` gives it; ``name``: without that of the module. NOT_FOUND as
         :meth:`lookup`.
         """
-        self._require_open()
         return self._found(lambda context: context.function_of(module, name))
 
     def _found(self, find: Callable[[Context], VmFunction]) -> Function:
         """The function that a context has. Another thread that reloads the session exchanges those that are
         noted here, so one that is new is noted while no thread can do that."""
+        self._require_open()
         function: Function | None = None
         with suppress(NotFoundError):  # in a context that is on its way out
             function = self._functions.get(find(self._context))

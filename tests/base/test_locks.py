@@ -37,6 +37,7 @@ OTHERS = {
     "api/program.py": "held while a program is opened, around all else",
     "base/finalizers.py": "makes those that are known",
     "base/cancel_scopes.py": "no thread blocks for it",
+    "codegen/checked/memory.py": "held while the map of memory begins, around all else",
     "codegen/image/__init__.py": "no thread blocks for it",
     "compat/iree_runtime/system_api.py": "held while a device is made, around all else",
     "dispatch/session_lock.py": "held by calls, around all else",
