@@ -152,6 +152,9 @@ TESTS = {
         "codegen/test_image_damage.py::test_lying_lengths_are_a_miss",
         "codegen/test_image.py::test_file_of_another_user_is_a_miss",
     ],
+    "A VMVX kernel could read what another kernel of its executable": [
+        "loaders/vmvx/test_filled_scratch.py::test_what_a_failed_guard_leaves_is_cleared"
+    ],
     "An interrupt while machine code got memory": [
         "modules/test_hal_refilling.py::test_an_interrupt_while_arenas_are_made"
     ],

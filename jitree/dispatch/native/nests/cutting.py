@@ -20,6 +20,7 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.folds import Fold
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.structure import (
+    GREATEST_SYMBOL,
     ONE,
     ZERO,
     ElementAccess,
@@ -27,6 +28,7 @@ from jitree.dispatch.native.nests.structure import (
     Polynomial,
     Structure,
     is_narrow,
+    known,
     known_interval,
 )
 from jitree.dispatch.native.ssa import Value
@@ -161,12 +163,17 @@ def _in_a_row(found: Sequence[Stride]) -> tuple[Stride, Stride] | None:
 
 
 def _is_counted_alike(nest: Nest) -> bool:
-    """Whether loops of the same numbers run as often, guard or not: a number of iterations may be negative, a
-    bound from outside and some more may wrap, and so may the product of digits."""
-    return all(known_interval(product).is_signed for product in nest.reader.products) and all(
+    """Whether loops of the same numbers do the same, guard or not. A number of iterations may be negative, a
+    bound from outside and some more may wrap, and so may the product of digits. Indices may have been
+    concluded from what is assumed of numbers from outside."""
+    reader = nest.reader
+    assumed = map(known, reader.not_negative)
+    if reader.proved or any(interval.low < 0 or interval.high > GREATEST_SYMBOL for interval in assumed):
+        return False
+    return all(known_interval(product).is_signed for product in reader.products) and all(
         level.initial.number is not None
         and (level.extent is not None or (level.initial.number == 0 and not level.unsigned))
-        for level in nest.reader.levels.values()
+        for level in reader.levels.values()
     )
 
 
