@@ -170,7 +170,7 @@ class CallWatcher(EventReader):
             if not isinstance(value, Array):
                 continue
             (address, size), where = extent_of(value), None
-            for passed in look.passed:  # before it, or behind it, as nearly all are
+            for passed in look.passed:  # nearly all lie before the result, or after it
                 buffer = passed.buffer
                 is_apart = buffer is not None and (
                     buffer.address >= address + size or buffer.address + buffer.byte_length <= address

@@ -228,8 +228,8 @@ class Semaphore(Unique):
             raise
 
     def _tell_rest(self, error: BaseException) -> None:
-        """Calls what an interrupt left: it may have come between a change of the state and its being told,
-        after which nobody else would wake who waits."""
+        """Calls what an interrupt left: it may have come between a change of the state and its callbacks,
+        which no other thread would call."""
         if is_interruption(error):
             for _ in range(_MOST_ATTEMPTS):
                 with suppress(BaseException):

@@ -119,12 +119,12 @@ class Digest:
 
 
 class ComparedMemory(Unique):
-    """What a dispatch has changed, found when somebody asks while it is looked at."""
+    """Bytes that a dispatch has changed, compared on demand while readers look."""
 
     __slots__ = ("_digests", "_found")
 
     def __init__(self, digests: Sequence[Digest], written: Sequence[Extent]) -> None:
-        """``written``: what it is known to write, which it has changed if nobody asks."""
+        """``written``: what it is known to write. Without a comparison that counts as changed."""
         self._digests = digests
         self._found = written
 

@@ -75,7 +75,7 @@ class Value:
         """Word index of the instruction; of a block parameter, of the block's first instruction."""
         self.block = block
         self.known: tuple[int, int] | None = None
-        """The least and the greatest number that it can be, once somebody has asked."""
+        """The least and the greatest number that it can be; computed on the first question."""
 
     def __repr__(self) -> str:
         return (

@@ -91,7 +91,7 @@ class Rest:
         self._extents = extents
         self._is_ordered = function.device.array_exchange is None
         self._places: list[_Place] | None = None
-        """Of the arguments' registers, once somebody has been told."""
+        """Where the arguments' registers are; found when the first reader is told."""
         self._overwritten = tuple(parameter.overwritten for parameter in function.arguments)
 
     def go_on(self) -> None:

@@ -154,7 +154,7 @@ class JoinedPanels:
         self._plan = plan
         self._access = access = products.access
         self._lanes = (plan.vectors + 1) * LANES
-        """Of a row. The last words that are put into one begin in what is stored, and end behind it."""
+        """Of a row. The last words written to one begin inside what is stored, and end after it."""
         counts = [level.count for level in product.joined]
         steps = [access.step(level).number or 0 for level in product.joined]
         group = product.group
