@@ -17,6 +17,7 @@ PURE: Final = frozenset((
     "add", "sub", "mul", "shl", "lshr", "ashr", "and", "or", "xor", "icmp", "fcmp", "select", "trunc", "zext",
     "sext", "fpext", "fptrunc", "sitofp", "uitofp", "fptosi", "bitcast", "getelementptr", "ptrtoint",
     "inttoptr", "insertelement", "extractelement", "shufflevector", "fadd", "fsub", "fmul", "fdiv", "fneg",
+    "freeze",
 ))  # fmt: skip
 """Instructions that give the same wherever they stand, and do nothing else: none traps or reads memory."""
 PURE_OTHERS: Final = re.compile(

@@ -27,6 +27,7 @@ TESTS = {
     ],
     "VMVX kernel reads or writes outside": [
         "loaders/vmvx/test_executables.py::test_bindings_end_where_they_say",
+        "loaders/vmvx/test_bindings.py::test_positions_that_do_not_fit_beyond_the_last_element",
         "security/test_kept_memory.py::test_memory_goes_with_its_dispatch",
         "security/test_read_only_memory.py::test_what_is_bound_on_a_device",
         "security/test_read_only_memory.py::test_constants_without_a_device",
@@ -151,6 +152,9 @@ TESTS = {
         "codegen/test_image.py::test_damaged_file_is_a_miss",
         "codegen/test_image_damage.py::test_lying_lengths_are_a_miss",
         "codegen/test_image.py::test_file_of_another_user_is_a_miss",
+    ],
+    "A VMVX kernel could write up to 15 elements beyond": [
+        "loaders/vmvx/test_bindings.py::test_positions_that_do_not_fit_beyond_the_last_element"
     ],
     "A VMVX kernel could read what another kernel of its executable": [
         "loaders/vmvx/test_filled_scratch.py::test_what_a_failed_guard_leaves_is_cleared"

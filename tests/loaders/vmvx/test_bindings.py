@@ -1,12 +1,15 @@
-"""What compiled VMVX kernels take from their list of bindings."""
+"""What compiled VMVX kernels take from their list of bindings, and where these end."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from jitree.errors import StatusError
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
+from tests.hal.native_kernels import aligned
+from tests.loaders.vmvx.cut_programs import KernelText, compiled, run_whole
 from tests.loaders.vmvx.programs import NUMBER, load
 from tests.loaders.vmvx.test_native import STORE_NUMBER, run
 
@@ -38,3 +41,25 @@ def test_bindings_read_as_a_type(type: str, truth: int) -> None:
     for tier in ("plain", "fast", "native"):
         module = Assembler("kernels").function("f", ENTRY_CONVENTION, text)
         assert (run(load(module, tier), 3) == truth).all()
+
+
+def test_positions_that_do_not_fit_beyond_the_last_element() -> None:
+    """Of 20 elements the positions fit 31 bits, those of the lanes after them do not. LLVM knows all of them,
+    and took a mask of conditions on what it calls poison for one of all lanes."""
+    text = KernelText(2)
+
+    def body(at: list[str]) -> None:
+        real = text.op("mul.f32", text.op("cast.si64.f32", at[0]), text.constant(1.1e8, "f32"))
+        position = text.op("cast.f32.si64", real)
+        value = text.load("i32", 3, text.op("div.i64.s", position, text.constant(110_000_000)))
+        inside, end = text.label(), text.label()
+        condition = text.op("cmp.lt.i64.s", text.constant(-5), position)
+        text.lines += [f"cond_br {condition}, {inside}, {end}", f"{inside}:"]
+        text.store("i32", 4, at[0], value)
+        text.lines += [f"br {end}", f"{end}:"]
+
+    text.loops([20], body)
+    for executable in (load(text.module(), "plain"), compiled(text)):
+        memory = aligned(np.full(64, -1, np.int32))
+        run_whole(executable, 1, [], [aligned(np.arange(20, dtype=np.int32)), memory[:20]])
+        assert memory.tolist() == [*range(20), *[-1] * 44]

@@ -117,11 +117,13 @@ def _is_extreme(value: Value) -> bool:
 
 
 def emit_part(w: Writer, mnemonic: str, n: int, operands: list[str]) -> str:
-    """Writes an instruction that is a part of an index: lanes of 64 have no division."""
+    """Writes an instruction that is a part of an index: lanes of 64 have no division. Where no
+    element is, numbers may not fit: LLVM would take them for poison, and masks that they decide for true."""
     wide, narrow = llvm_type("i64", n), llvm_type("i32", n)
     if mnemonic == "cast.f32.si64":  # rounds halves away from zero
         rounded = w.intrinsic("round", "f32", n, operands)
         integer = w.let(f"fptosi {llvm_type('f32', n)} {rounded} to {narrow}")
+        integer = w.let(f"freeze {narrow} {integer}")
         return w.let(f"sext {narrow} {integer} to {wide}")
     if mnemonic not in DIVISIONS:
         return emit(w, mnemonic, n, operands)
