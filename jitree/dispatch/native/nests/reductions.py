@@ -39,15 +39,15 @@ from jitree.dispatch.native.nests.operations import emit
 from jitree.dispatch.native.nests.recognise import Dependence
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.writer import Looks, Writer
-from jitree.dispatch.native.ssa import Value
+from jitree.dispatch.native.ssa import Value, constant
 
 LANES: Final = 16
 NEON: Final = 4
 """Lanes of 32 bits of AArch64."""
 LEAST_USES: Final = 8
 """Products that each number is to be part of, so that a look at it is little beside them."""
-_UPPER_HALF: Final = 16
-"""Where a bfloat16 number lies in a binary32 number: bits."""
+_UPPER_HALF: Final = "16"
+"""Where a bfloat16 number lies in a binary32 number: bits, a constant."""
 
 
 @cache
@@ -242,7 +242,7 @@ def _factor(row: Contraction, structure: Structure, value: Value) -> Factor | No
     """A load, perhaps extended again: the last extension says what its highest bit is."""
     if row.is_shifted:
         shifted = value.operands[0] if value.operation == "bitcast.i32.f32" else value
-        if shifted.operation != "shl.i32" or shifted.operands[1].literals[:1] != (_UPPER_HALF,):
+        if shifted.operation != "shl.i32" or constant(shifted.operands[1]) != _UPPER_HALF:
             return None
         value = shifted.operands[0]
     operation = ""

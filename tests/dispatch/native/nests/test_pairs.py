@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jitree.base.platform import processor
+from jitree.dispatch.native.build import build
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import reductions, tiles
 from jitree.dispatch.native.nests.products import PairRanges
@@ -285,6 +286,24 @@ def test_others_stay_as_they_are(what: str, monkeypatch: pytest.MonkeyPatch) -> 
     function = program([Level(rows), Level(columns), Level(depth)], body)
     assert not takes_pairs(function)
     check(function, sizes, memory())
+
+
+def test_a_shift_that_the_program_loads() -> None:
+    """What lies 16 bytes after the first of the globals is any number."""
+    text, sizes = programs.Text(), (8, 20, 24)
+    amount = text.op("global.load.i32", 16)
+
+    def loaded(text: Text, buffer: int, index: str) -> str:
+        return text.op("bitcast.i32.f32", text.op("shl.i32", text.load("i16.u", buffer, index), amount))
+
+    body = programs.product(sizes, "f32", (loaded, loaded), False)
+    zero, one, *bounds = map(text.constant, (0, 1, *sizes))
+    loops = [programs.LoopText("cmp.lt.i64.s", zero, bound, one) for bound in bounds]
+    text.nest(loops, lambda at: body(text, at))
+    text.lines.append("return []")
+    made = programs.as_module(text)
+    made.globals_size = 32
+    assert not takes_pairs(build(from_program(BytecodeModule.load(made.build()).program), 0))
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
