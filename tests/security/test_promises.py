@@ -28,6 +28,7 @@ TESTS = {
     "VMVX kernel reads or writes outside": [
         "loaders/vmvx/test_executables.py::test_bindings_end_where_they_say",
         "loaders/vmvx/test_bindings.py::test_positions_that_do_not_fit_beyond_the_last_element",
+        "loaders/vmvx/test_bindings.py::test_the_last_lane_of_narrowed_numbers",
         "security/test_kept_memory.py::test_memory_goes_with_its_dispatch",
         "security/test_read_only_memory.py::test_what_is_bound_on_a_device",
         "security/test_read_only_memory.py::test_constants_without_a_device",
@@ -152,6 +153,9 @@ TESTS = {
         "codegen/test_image.py::test_damaged_file_is_a_miss",
         "codegen/test_image_damage.py::test_lying_lengths_are_a_miss",
         "codegen/test_image.py::test_file_of_another_user_is_a_miss",
+    ],
+    "With AVX-512, a VMVX kernel that stores 17": [
+        "loaders/vmvx/test_bindings.py::test_the_last_lane_of_narrowed_numbers"
     ],
     "A VMVX kernel could write up to 15 elements beyond": [
         "loaders/vmvx/test_bindings.py::test_positions_that_do_not_fit_beyond_the_last_element"

@@ -63,3 +63,32 @@ def test_positions_that_do_not_fit_beyond_the_last_element() -> None:
         memory = aligned(np.full(64, -1, np.int32))
         run_whole(executable, 1, [], [aligned(np.arange(20, dtype=np.int32)), memory[:20]])
         assert memory.tolist() == [*range(20), *[-1] * 44]
+
+
+@pytest.mark.parametrize("count", [17, 33, 9])
+@pytest.mark.parametrize(("wide", "kind"), [("i32", "i8"), ("i32", "i16"), ("i64", "i32"), ("i64", "i8")])
+@pytest.mark.parametrize("only", [None, 3])
+def test_the_last_lane_of_narrowed_numbers(wide: str, kind: str, count: int, only: int | None) -> None:
+    """LLVM stores one lane of a mask that it knows with all bytes of the number before it was narrowed."""
+    text, element = KernelText(2), np.dtype(f"int{kind[1:]}")
+    numbers = np.arange(1, count + 1, dtype=f"int{wide[1:]}") * 0x01010101
+
+    def body(at: list[str]) -> None:
+        value = text.load(wide, 3, at[0])
+        value = value if wide == "i32" else text.op("trunc.i64.i32", value)
+        if only is None:
+            text.store(kind, 4, at[0], value)
+            return
+        inside, end = text.label(), text.label()
+        condition = text.op("cmp.eq.i64", at[0], text.constant(only))
+        text.lines += [f"cond_br {condition}, {inside}, {end}", f"{inside}:"]
+        text.store(kind, 4, at[0], value)
+        text.lines += [f"br {end}", f"{end}:"]
+
+    text.loops([count], body)
+    memory = aligned(np.full(64, -1, element))
+    expected = memory.copy()
+    chosen = slice(count) if only is None else slice(only, only + 1)
+    expected[chosen] = numbers[chosen].astype(element)
+    run_whole(compiled(text), 1, [], [aligned(numbers), memory[:count]])
+    assert memory.tolist() == expected.tolist()

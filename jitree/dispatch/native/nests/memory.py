@@ -9,7 +9,7 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
-from jitree.dispatch.native.nests.folds import Fold
+from jitree.dispatch.native.nests.folds import Fold, has_masks
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.writer import Writer
@@ -21,6 +21,7 @@ LINE_BYTES: Final = 64
 """Bytes of a line of the cache."""
 LARGEST_STRIDE: Final = 4
 """Elements between lanes up to which whole rows are loaded."""
+_NARROWED: Final = ("i8", "i16", "i32")
 
 Offsets = dict[Level, int]
 """How far the copy of the body that is being written is from the counters of its block; absent is 0."""
@@ -338,8 +339,12 @@ class Memory:
         self._store_some(access, text, pointer, mask)
 
     def _store_some(self, access: ElementAccess, text: str, pointer: str, mask: str | None) -> None:
-        """Stores a row under a mask."""
+        """Stores a row under a mask, which LLVM is not to know: of narrowed integers, where it knows that one
+        lane is left, it stores the wide one with AVX-512. No address is negative."""
         writer, lanes = self._writer, self._plan.lanes
+        if lanes > 1 and access.element in _NARROWED and has_masks():
+            known = writer.let(f"icmp sgt i64 {writer.let('ptrtoint ptr %state to i64')}, -1")
+            mask = writer.let(f"and <{lanes} x i1> {mask}, {writer.splat('i1', known, lanes)}")
         vector = f"<{lanes} x {ELEMENT_LLVM[access.element]}>"
         name = f"@llvm.masked.store.v{lanes}{access.element}.p0"
         writer.context.declare(f"declare void {name}({vector}, ptr, i32, <{lanes} x i1>)")
