@@ -39,7 +39,7 @@ from jitree.errors import (
 )
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import CONTENDED, PATIENT, PROMPT, STATE_WORDS
-from jitree.regs.machine import NESTED_STACK, PROMPT_TIME, STACK, Machine
+from jitree.regs.machine import PROMPT_TIME, Machine
 from jitree.regs.records import FunctionRecords
 
 if TYPE_CHECKING:
@@ -396,7 +396,6 @@ class Invoker(ContextGate):
         machine.revive()
         prompt, time = policy
         machine.state[STATE_PROMPT] = CONTENDED if prompt == PATIENT and self.is_contended() else prompt
-        machine.limit_stack(STACK if self.gate[NESTING] <= 1 else NESTED_STACK)
         if time is not None:
             machine.limit_time(time)
         return machine

@@ -72,10 +72,9 @@ FIRST_TIME: Final = 4_000_000
 """What a new machine begins with. Then a program counts as one that computes in bytecode."""
 PROMPT_TIME: Final = 1_000_000
 """Nanoseconds in calls that must not hold up others."""
-STACK: Final = 512 << 10
-"""Bytes of the processor's stack for compiled functions; further calls go on in the interpreter's frames."""
-NESTED_STACK: Final = 32 << 10
-"""Bytes of stack in calls that host functions make back into their context, of which there may be many."""
+STACK: Final = 32 << 10
+"""Bytes of the processor's stack for compiled functions; further calls go on in the interpreter's frames.
+There are threads with 64 KiB, and calls inside of calls."""
 
 STOP: Final = -1
 """Next pc of a handler after which the engine stops: the call is complete, or waits (``Machine.pending``)."""
@@ -112,7 +111,7 @@ class Machine:
         self.state[STATE_WORDS.grant] = FIRST_FUEL
         self.fill_fuel()
         self.limit_time(FIRST_TIME)
-        self.limit_stack(STACK)
+        self.state[STATE_WORDS.stack] = STACK
         self.frames[_FRAME.refs_end] = base + _REFS_AT
         table.machines.add(self)
         if table.handle_pool is not None:
@@ -328,10 +327,6 @@ class Machine:
         """Notes where the call is, for another thread that wants to know."""
         if self.seen is not None:
             self.seen = tuple(self.locations(pc))
-
-    def limit_stack(self, size: int) -> None:
-        """How many bytes of the processor's stack compiled functions may take."""
-        self.state[STATE_WORDS.stack] = size
 
     def refuel(self) -> None:
         """Lets machine code run again; not for long in a call that must not hold up others. CANCELLED if the

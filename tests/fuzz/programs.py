@@ -116,8 +116,8 @@ def _difference(what: str, expected: tuple[Any, ...], seen: tuple[Any, ...]) -> 
 
 _UNDEFINED: Final = re.compile(r"div|rem|global\..*indirect")
 """What iree.runtime leaves to the processor, or does beyond a module's memory: such lines are left out."""
-_WRAPPED: Final = re.compile(r"byte range \[\d{19,}")
-"""An offset that iree.runtime lets wrap: it goes on inside of the buffer."""
+_WRAPPED: Final = re.compile(r"byte range \[\d+, \d{19,}")
+"""An offset or a length that iree.runtime lets wrap: the end of the range is inside of the buffer then."""
 
 
 def _differences_from_peer(case: Case, counts: Counter[str]) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _differences_from_peer(case: Case, counts: Counter[str]) -> Iterator[str]:
 
 
 def _like_peer(module: BytecodeModule, calls: Sequence[Arguments]) -> Iterator[Outcome]:
-    """What a peer says of calls, up to one whose offset wraps."""
+    """What a peer says of calls, up to one whose range wraps."""
     with Context(RefTypes(), tier="fast") as context:
         context.register([module])
         function = context.lookup("m.f")

@@ -33,6 +33,8 @@ DIVIDED = 1476
 """A nest whose few iterations are divided by 2**31: it did not end where it was split by the divisor."""
 IN_ITSELF = 73_912
 """A damaged module that puts a list into itself."""
+WRAPPED = (938_382, 942_639)
+"""Programs that copy and clone 2**64 - 3 and 2**64 - 1 bytes, which iree.runtime takes for a range inside."""
 CUT = (22, 54, 218, 405)
 """Kernels that can be cut into parts. The last two read scratch memory that their loops may not fill."""
 MAY_HAVE_NONE = ("faults", "tensors")
@@ -48,7 +50,7 @@ ROWS = {
     ),
     "archives": Row(range(600), lambda counts: counts[".gguf: loaded"] and counts[".irpa: OUT_OF_RANGE"]),
     "programs": Row(
-        range(1, 49),
+        chain(range(1, 49), WRAPPED),
         lambda counts: (
             counts["calls"] > counts["calls that end with a status"] > 0
             and (counts["calls of iree.runtime"] > 20 or peers.peer() is None)

@@ -11,6 +11,7 @@ from tests.fuzz import primitives, scheduler, turns
 from tests.fuzz.campaign import CASES, Result
 from tests.fuzz.numbered import run_numbers
 from tests.fuzz.scheduler import Schedule, Stopped, scheduled
+from tests.fuzz.turns import DEVICES
 
 
 def _digest(number: int) -> Result:
@@ -90,3 +91,16 @@ def test_the_clock_goes_on_to_the_first_deadline() -> None:
         began = turn.now
         lock.acquire()
         assert not lock.acquire(timeout=3600.0) and turn.now == began + 3600.0
+
+
+@pytest.mark.parametrize(("seed", "gap"), [(9, 300), (11, 100)])
+def test_awaited_calls_that_wait_for_variables_have_no_order(seed: int, gap: int) -> None:
+    """The campaign took it for a counter that goes back (turns:10035)."""
+    case = turns.Case(
+        DEVICES[2],
+        "fast",
+        ((("accumulate", 0),) * 3, (("awaited", 494515138),) * 3),
+        Schedule(seed, gap, 100),
+    )
+    found, counts = run_numbers(lambda _: turns.run(case), iter([range(1)]), 1, prepare=turns.prepare)
+    assert not found and counts["awaited"] == 3, "\n".join(map(str, found))

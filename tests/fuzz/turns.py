@@ -105,6 +105,9 @@ class Shared:
         )
         """What any call may end with."""
         self.is_exact = not names & (_CANCELLING | _CLOSING | {"reload"})
+        self.may_overtake = "accumulate" in names
+        """Whether awaited calls may find that another thread's call has the variables: they begin when it has
+        ended, and they have no order then."""
         self.counters: list[list[int]] = []
         self.totals: list[float] = []
         self.tried = self.added = 0
@@ -278,6 +281,7 @@ class Thread:
             await asyncio.sleep(0)
             tasks[-1][0].cancel()
         await asyncio.gather(*(task for task, _ in tasks), return_exceptions=True)
+        numbers: list[int] = []
         for task, counts in tasks:
             if task.cancelled():
                 self.shared.counts["cancelled tasks"] += 1
@@ -285,9 +289,10 @@ class Thread:
                 if not isinstance(error, self.shared.ends):
                     self.tell(f"awaited: {error!r}")
             elif counts:
-                self.counters.append(int(np.asarray(task.result())))
+                numbers.append(int(np.asarray(task.result())))
             else:
                 self.same(task.result(), 2 * _N)
+        self.counters += sorted(numbers) if self.shared.may_overtake else numbers
 
     def forget(self) -> None:
         """Arrays and submitted work that only the garbage collector ends."""

@@ -23,6 +23,10 @@ IMPORT_WORDS: Final = 6
 _INTERNAL_WORDS: Final = 5
 
 _ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
+_FRAME: Final = 128
+"""Bytes of the processor's stack that a function takes beside its registers."""
+_LARGE: Final = 8 << 10
+"""Bytes that a call takes without looking."""
 
 
 class Needs(NamedTuple):
@@ -33,6 +37,11 @@ class Needs(NamedTuple):
     """Bytes of value slots."""
     refs: int
     """Bytes of ref registers."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether each call looks whether there is room, also where no function comes back to itself."""
+        return _FRAME * self.frames + self.values + self.refs > _LARGE
 
 
 class Callees(NamedTuple):
@@ -61,7 +70,7 @@ def emit_call(
         for result in instruction.results:
             emitter.define(result, f"freeze {LLVM_TYPES[result.type]} poison")
         return
-    if ordinal in callees.recursive and emitter.function.ordinal in callees.recursive:
+    if needs.is_large or {ordinal, emitter.function.ordinal} <= callees.recursive:
         _require_room(emitter, needs)
     if ordinal not in callees.bounded:
         emitter.spend(instruction)
@@ -70,7 +79,8 @@ def emit_call(
     arguments.append(f"i64 {emitter.fuel_left()}")
     arguments += [f"{LLVM_TYPES[value.type]} {operand(value)}" for value in instruction.operands]
     kind = struct_type(callees.source.functions[ordinal].results)
-    call = emitter.let(f"call fastcc {kind} @f{ordinal}({', '.join(arguments)})")
+    apart = " noinline" if needs.is_large else ""
+    call = emitter.let(f"call fastcc {kind} @f{ordinal}({', '.join(arguments)}){apart}")
     left = emitter.let(f"extractvalue {kind} {call}, 0")
     emitter.do(f"store i64 {left}, ptr %fuel.at, align 8")
     suspended, returned = emitter.fresh("suspended"), emitter.fresh("returned")

@@ -309,8 +309,8 @@ def _measure(
     start: int,
     needs: dict[int, Needs],
 ) -> None:
-    """Finds a function's needs, its callees' first. Calls between functions that can recurse check the stack
-    when they happen."""
+    """Finds a function's needs, its callees' first. Calls between functions that can recurse, and of large
+    ones, check the stack when they happen."""
     waiting = [start]
     while waiting:
         ordinal = waiting[-1]
@@ -321,7 +321,7 @@ def _measure(
             continue
         waiting.pop()
         row = source.functions[ordinal]
-        below = [needs[callee] for callee in called]
+        below = [needs[callee] for callee in called if not needs[callee].is_large]
         needs[ordinal] = Needs(
             1 + max((item.frames for item in below), default=0),
             4 * row.value_count + max((item.values for item in below), default=0),

@@ -124,10 +124,10 @@ def buffer_length(machine: Machine, pc: int) -> int:
 def buffer_copy(machine: Machine, pc: int) -> int:
     """Overlapping ranges are copied as if through a temporary."""
     code = machine.code
-    source, target = _buffer(machine, code[pc + 1]), _writable(machine, code[pc + 3])
+    source, target = _buffer(machine, code[pc + 1]), _buffer(machine, code[pc + 3])
     length = machine.i64[code[pc + 5] >> 1] & _U64
     copied = _range(machine, pc + 2, source, length)
-    into = _range(machine, pc + 4, target, length)
+    into = _range(machine, pc + 4, _writable(machine, code[pc + 3]), length)
     firsts = range(0, length, PART)
     if target.address + into.start > source.address + copied.start:
         firsts = firsts[::-1]  # so what is overwritten has been copied

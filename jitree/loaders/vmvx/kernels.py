@@ -39,7 +39,7 @@ SCRATCH_MARK: Final = 0x53435254
 WORKGROUP_DONE, WORKGROUP_LEFT, WORKGROUP_LITTERED, WORKGROUP_REFUSED = range(4)
 """Why a run of workgroups has stopped: it is complete, one has left machine code, one has released handles,
 the machine has no room."""
-STACK_SIZE: Final = 256 << 10
+STACK_SIZE: Final = 32 << 10
 """Bytes of a thread's stack that kernels may take, whatever thread it is; deeper calls are the VM's."""
 MOST_FINISHED: Final = 4
 """Workgroups of a span that may leave machine code before the rest is left to the VM."""
