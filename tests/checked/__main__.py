@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
         arguments = arguments[1:]
         changes[GOES_ON] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        reports = Path(folder, "reports")
+        reports = Path(os.environ.get(REPORTS) or Path(folder, "reports"))  # one that is stated stays
         reports.touch()
         changes |= environment(reports)
         status = subprocess.run([sys.executable, "-X", "faulthandler", *arguments], env=os.environ | changes)

@@ -10,18 +10,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from jitree.base import platform
 from jitree.codegen import image
 from jitree.codegen.checked import memory
-from jitree.codegen.checked.layout import DESCRIPTOR, POOLED
+from jitree.codegen.checked.layout import DESCRIPTOR, ENTRY_SHUT, POOLED
 from jitree.codegen.image.shipped import CHECKED
 from jitree.hal import heap
-from jitree.regs import machine
+from jitree.regs import handles, machine
 from jitree.regs import memory as regs_memory
+from jitree.regs.layout import ENTRY
 
 _begun: list[bool] = []
 
@@ -37,6 +38,7 @@ def begin() -> None:
     _replace("zeroed", regs_memory.zeroed, _exact(regs_memory.zeroed))
     _follow_heap()
     _follow_machines()
+    _follow_handles()
 
 
 def let_only(block: np.ndarray[Any, Any], places: Iterable[int], length: int) -> None:
@@ -149,6 +151,43 @@ def _follow_machines() -> None:
             memory.forbid(self.state_address + end - machine._MARGIN, machine._MARGIN)
 
     _put(machine.Machine, "__init__", made)
+
+
+class _FreeEntries(list[int]):
+    """Numbers of a table's free entries, of which nothing may access kind and count."""
+
+    def __init__(self, base: int) -> None:
+        super().__init__()
+        self._base = base
+
+    def __iadd__(self, numbers: Iterable[int]) -> Self:  # type: ignore[override,misc]
+        for number in numbers:
+            memory.forbid(self._base + ENTRY.size * number, ENTRY_SHUT, POOLED)
+        super().__iadd__(numbers)
+        return self
+
+    def __setitem__(self, place: slice, numbers: Iterable[int]) -> None:  # type: ignore[override]
+        self._let(self[place])
+        super().__setitem__(place, numbers)
+
+    def __delitem__(self, place: int) -> None:  # type: ignore[override]
+        self._let((self[place],))
+        super().__delitem__(place)
+
+    def _let(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            memory.allow(self._base + ENTRY.size * number, ENTRY_SHUT)
+
+
+def _follow_handles() -> None:
+    """A reference that is dropped once too often, or not retained, is found where its handle is used."""
+    make = handles.HandleTable.__init__
+
+    def made(self: handles.HandleTable, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        self._free = _FreeEntries(self.base)
+
+    _put(handles.HandleTable, "__init__", made)
 
 
 def _follow_heap() -> None:

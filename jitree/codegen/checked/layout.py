@@ -39,6 +39,9 @@ AFTER: Final = 0x82
 POOLED: Final = 0x83
 BETWEEN: Final = 0x84
 
+ENTRY_SHUT: Final = 8
+"""The first bytes of a handle's entry, its kind and count, which nothing may access while it is free."""
+
 
 def let_access(address: int, size: int) -> None:
     """Lets memory be accessed, which begins at a multiple of 8."""

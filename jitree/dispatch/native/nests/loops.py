@@ -80,9 +80,12 @@ class NestLoops:
         elif plan.packed:
             accesses = [structure.loads[value] for value in plan.packed]
             self._panels = Panels(writer, body.memory, plan, accesses)
-        levels = (*plan.outer, plan.vector, plan.tiled, *plan.reductions)
-        written = [level for level in levels if level is not None]
-        self._looks = Looks(writer, written, self._extents, nest.dependence.weight)
+        self._block = plan.block if self._panels is None else self._panels.block
+        """Iterations of the last reduction that run for all of the tiled loop before the next; 0: all."""
+        inside = (plan.tiled, *plan.reductions) if not self._block else (*plan.reductions, plan.tiled)
+        written = [level for level in (*plan.outer, plan.vector, *inside) if level is not None]
+        innermost = self._block if plan.tiled is not None else 1
+        self._looks = Looks(writer, written, self._extents, nest.dependence.weight, max(innermost, 1))
 
     def are_numbers_normal(self) -> str:
         """Whether the bfloat16 pair instruction gives the bits of the loops."""
@@ -150,7 +153,7 @@ class NestLoops:
         tiles_end, vectors_end = self._multiple(count, tile), self._multiple(count, lanes)
 
         def write(tile: Tile) -> Callable[[str], None]:
-            along = self._in_blocks if plan.packed or plan.block else self._along_tiled
+            along = self._in_blocks if self._block else self._along_tiled
             return lambda counter: along({**counters, level: counter}, tile)
 
         if self._ends_with_one_tile(level, tiles_end):
@@ -240,7 +243,7 @@ class NestLoops:
             with self._looks.loop(level, "0", self._extents[level], 1, []) as iteration:
                 self._in_blocks({**counters, level: iteration.counter}, tile)
             return
-        count, size = self._extents[last], plan.block if panels is None else panels.block
+        count, size = self._extents[last], self._block
 
         def write(start: str) -> None:
             end = writer.intrinsic("smin", "i64", 1, [writer.let(f"add i64 {start}, {size}"), count])
@@ -249,7 +252,7 @@ class NestLoops:
                 block = panels.write(counters, start, end, tile.firsts(self._plan.lanes), tile.left)
             self._along_tiled(counters, tile._replace(block=block))
 
-        with writer.loop("0", count, size, []) as part:
+        with self._looks.loop(last, "0", count, size, []) as part:
             write(part.counter)
 
     def _along_tiled(self, counters: Counters, tile: Tile) -> None:

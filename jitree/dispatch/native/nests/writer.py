@@ -367,24 +367,26 @@ class Looks:
     """Writes loops that look after signals between parts of much work."""
 
     def __init__(
-        self, writer: Writer, levels: Sequence[Level], extents: dict[Level, str], weight: int
+        self, writer: Writer, levels: Sequence[Level], extents: dict[Level, str], weight: int, block: int = 1
     ) -> None:
-        """``levels`` as they are written, from the outermost; ``weight`` is that of the body."""
+        """``levels`` as they are written, from the outermost; ``weight`` is that of the body. An iteration of
+        the innermost one is ``block`` of those of the next around it."""
         self._writer = writer
         self._shares: dict[Level, str] = {}
         self._known, self._factor = max(weight, 1), ""
         for level in reversed(levels):
-            self._shares[level] = self._share()
+            self._shares[level] = self._share(block)
+            block = 1
             if level.extent is not None or level.most <= _FEW:
                 self._known *= max(level.most, 1)
             else:
                 factor = writer.let(f"uitofp i64 {extents[level]} to double")
                 self._factor = writer.let(f"fmul double {factor}, {self._factor}") if self._factor else factor
 
-    def _share(self) -> str:
-        """Iterations between two looks, where one is as much work as is known now."""
+    def _share(self, block: int) -> str:
+        """Iterations between two looks, where one is so many times the work that is known now."""
         if not self._factor:
-            return str(max(WORK // self._known, 1))
+            return str(max(WORK // (self._known * block), 1))
         share = self._writer.let(f"fdiv double {WORK / self._known:e}, {self._factor}")
         return self._at_least_one(self._writer.let(f"fptosi double {share} to i64"))
 

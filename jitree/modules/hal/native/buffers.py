@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.checked.layout import keep_out, let_access
+from jitree.codegen.checked.layout import ENTRY_SHUT, keep_out, let_access
 from jitree.codegen.primitives import bit_length, call, load8, load64, store8, store64, unlikely
 from jitree.codegen.record import place_of
 from jitree.hal.buffer import length_inside
@@ -107,6 +107,7 @@ def take_storage(state: State, handle_pool: HandlePoolRecord, size: int, account
             return Entry(0)
         storage = Entry(load64(holder))
     store64(holder, place_of(storage.link))
+    let_access(place_of(storage), ENTRY_SHUT)
     storage.count = 1
     storage.length = size
     storage.usage = account

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitree.codegen.checked.layout import keep_out
+from jitree.codegen.checked.layout import ENTRY_SHUT, keep_out, let_access
 from jitree.codegen.primitives import apart, below, load64, store64, unlikely
 from jitree.codegen.record import layout_of, place_of
 from jitree.modules.hal.native.layout import (
@@ -65,6 +65,7 @@ def taken_entry(handle_pool: HandlePoolRecord, kind: int) -> Entry:
 
 def begun(handle_pool: HandlePoolRecord, entry: Entry, kind: int) -> Entry:
     """An entry of a pool as that of a new object, with one reference."""
+    let_access(place_of(entry), ENTRY_SHUT)
     handle_pool.live += 1
     entry.kind = kind
     entry.count = 1
@@ -107,6 +108,7 @@ def free(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
         pool = place_of(handle_pool) + STORAGE_POOLS + 8 * entry.access
         entry.link = Entry(load64(pool))
         store64(pool, place_of(entry))
+        keep_out(place_of(entry), ENTRY_SHUT)
     elif kind == handle_pool.command_buffer:
         free_command_buffer(handle_pool, entry, released)
     elif kind == KIND_LIST:
@@ -135,6 +137,7 @@ def free_list(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> Non
     entry.link = handle_pool.lists
     handle_pool.lists = entry
     handle_pool.live -= 1
+    keep_out(place_of(entry), ENTRY_SHUT)
 
 
 def free_object(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> None:
@@ -145,6 +148,7 @@ def free_object(handle_pool: HandlePoolRecord, entry: Entry, released: int) -> N
     entry.link = handle_pool.blank
     handle_pool.blank = entry
     handle_pool.live -= 1
+    keep_out(place_of(entry), ENTRY_SHUT)
     release(handle_pool, parent, released)
 
 

@@ -6,10 +6,10 @@ import llvmlite.binding as llvm
 import pytest
 
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import loops, memory, planner, tiles
+from jitree.dispatch.native.nests import loops, memory, planner, tiles, writer
 from jitree.dispatch.native.source import from_program
 from jitree.vmfb.decode import BytecodeModule
-from tests.dispatch.native.nests.checking import check
+from tests.dispatch.native.nests.checking import check, some_memory
 from tests.dispatch.native.nests.harness import Compiled
 from tests.dispatch.native.nests.programs import (
     Body,
@@ -112,6 +112,24 @@ def test_two_panels() -> None:
     function = program([Level(16), Level(20), Level(30)], body)
     assert len(only_nest(function).plan.packed) == 2
     check(function)
+
+
+def test_blocks_look_after_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that one tile and its rest take are no loop. A call that ends leaves out later blocks."""
+    monkeypatch.setattr(writer, "WORK", 1)
+
+    def run(depth: int, looks: int) -> tuple[int | None, int, bytes]:
+        function = program([Level(9), Level(16), Level(depth)], product(16, 40, 3))
+        compiled, memory = Compiled(only_nest(function)), some_memory(function)
+        refs = [value for value in function.arguments if value.type == "ref"]
+        values = dict.fromkeys(function.arguments, 0) | dict(zip(refs, memory, strict=True))
+        return compiled.run(values, looks), compiled.looks, memory[0].tobytes()
+
+    if tiles.PANEL_BYTES < 4 * 16 * 40:
+        assert run(40, 3) == (-1, 3, run(24, 9)[2])
+        assert run(40, 9)[:2] == (9, 4)
+    else:
+        assert run(40, 9)[:2] == (9, 0)
 
 
 def test_each_iteration_has_its_own_rows() -> None:
