@@ -292,6 +292,22 @@ def test_an_image_that_is_removed_before_it_is_used_is_built_again(folder: Path)
     assert image.Provider(sample).wait()
 
 
+def test_an_image_that_was_built_for_other_folders_is_built_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the folder changes while a builder is at work."""
+    provider, last = image.Provider(recipe("texts")), None
+    for number in range(3):
+        while provider._builder is last or provider._builder is None:
+            provider.start()
+            assert provider.failure is None
+        last = provider._builder
+        while not last.has_ended():
+            time.sleep(0.01)
+        monkeypatch.setenv("JITREE_CACHE_DIR", str(folder / str(number)))
+    assert twice(provider.wait(), 20) == 40
+
+
 def test_finished_build_leaves_only_the_image(folder: Path) -> None:
     sample = recipe("texts")
     image.wait(sample)

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from jitree import Instance
+from jitree.codegen.record import atomic_store
 from jitree.errors import InternalError
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, thread_team
+from jitree.hal.local.executor.calling import _JOB
 from jitree.hal.local.thread_team import UNKNOWN, Team
 from jitree.hal.local.topology import Topology
 from tests.hal.native_kernels import (
@@ -194,6 +196,30 @@ def test_estimate_is_learnt() -> None:
     assert elapsed / 20 < team.estimate(commands, lengths) < elapsed * 20
     team.close()
     del kept  # what the kernel writes to lasts until here
+
+
+@pytest.mark.parametrize("function", [BUSY, BUSY_SEQUENTIAL])
+def test_an_estimate_counts_the_threads_of_a_free_team(function: int, team: Team) -> None:
+    """Calls submit what takes longer through Python, which takes them as long as much work of a team."""
+    native = executor.require_native_executor()
+    forget_costs()
+    commands, *kept = _busy(function, 20, TURNS_PER_MILLISECOND // 10)
+    addresses, lengths, accesses = commands.bind(())
+    team.execute(commands, addresses, lengths, accesses)  # learns the costs
+    alone = native.estimate(commands, lengths)
+    helpers = team._helpers
+    assert helpers is not None
+    job = native._take_job()
+    job.words[_JOB.list], job.words[_JOB.lengths] = commands.address(), lengths.buffer_info()[0]
+    job.words[_JOB.team] = helpers.address
+    threads = 1 if function == BUSY_SEQUENTIAL else helpers.thread_count
+    assert native._estimate(job.address) == alone // threads
+    atomic_store(helpers._team.busy, 1)
+    assert native._estimate(job.address) == alone
+    atomic_store(helpers._team.busy, 0)
+    helpers._team.alone_until = 1 << 62
+    assert native._estimate(job.address) == alone
+    del kept
 
 
 def test_small_work_does_not_wake_helpers() -> None:

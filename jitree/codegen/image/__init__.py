@@ -228,9 +228,10 @@ class Provider:
                 self._map(flat)
             elif self._builder is None or self._builder.is_waiting:
                 self._start(niceness())
-            elif has_ended and self._builder.is_ended:
+            elif has_ended and (self._builder.is_ended or self._builder.is_elsewhere):
                 self._builder = None  # the next call that wants the image starts another builder
-                note("builder", f"the builder of {self.title} has ended early; the next call starts another")
+                reason = "has ended early, or for a folder that is no longer used"
+                note("builder", f"the builder of {self.title} {reason}; the next call starts another")
             elif has_ended:
                 if self._was_lost or not self._builder.has_built():
                     self.failure = self._builder.failure()

@@ -198,6 +198,7 @@ class BuilderThread(Thread):
         self.work = WorkList.create(len(recipes))
         self._numbers = {key: number for number, key in enumerate(keys)}
         target = cache.path_of(recipes[0], key)  # now: the folder may be another one when the thread runs
+        self._folder = target.parent
         self._arguments = recipes, keys, key, niceness, self.work, target
         self._builds = builds
         self._niceness = niceness
@@ -207,6 +208,11 @@ class BuilderThread(Thread):
         """Whether :meth:`end` was called."""
         self._builder: Builder | None = None
         self._error: BaseException | None = None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it leaves images in a folder that is another one by now."""
+        return self._folder != cache.directory()
 
     def run(self) -> None:
         try:

@@ -33,9 +33,9 @@ from jitree.hal.local.workers import WorkerPool
 
 INLINE_COST: Final = 60_000
 """Nanoseconds up to which work does not repay waking a parked worker (measured: 60 to 100 us)."""
-IMMEDIATE_COST: Final = 150_000
-"""Nanoseconds that a call which must not be held up may spend on work itself: for Python to submit it takes
-the caller's thread as long (measured: 130 to 280 us)."""
+IMMEDIATE_COST: Final = 280_000
+"""Nanoseconds that a call which must not be held up may spend on work itself, with a team that is free: for
+Python to submit it takes the caller's thread and a worker as much processor time (measured: 280 us)."""
 INLINE_DEFERRED_COST: Final = 10_000
 """Nanoseconds that a thread which only signals a fence may be held up for; a hand-over costs it as much."""
 

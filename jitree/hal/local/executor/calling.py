@@ -160,6 +160,7 @@ class NativeExecutor(CommandExecutor):
         words[_JOB.list] = commands.address()
         words[_JOB.addresses] = commands.addresses.buffer_info()[0]
         words[_JOB.lengths] = lengths.buffer_info()[0]
+        words[_JOB.team] = 0
         ticks: int = self._estimate(job.address)
         self._jobs.append(job)
         return ticks

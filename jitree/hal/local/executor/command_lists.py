@@ -44,6 +44,7 @@ from jitree.hal.command_layout import (
 from jitree.hal.local.executor.helper_threads import (
     claim_chunks,
     dismiss,
+    free_threads,
     helpers_for,
     invite,
     least_ticks,
@@ -343,19 +344,33 @@ def is_told(job: Job, what: int, row: Command, mode: int) -> bool:
 
 
 def estimate(job: Job) -> int:
-    """Estimates ticks of a list on one thread; -1 before functions have run."""
+    """Estimates ticks of a list on its team, without one on one thread; -1 before functions have run."""
     share = Share(stack(SHARE_SIZE))
     row = job.list.rows
     end = row_at(job.list, job.list.row_count)
+    threads = free_threads(job.team) if job.team else 1
     total = 0
     while row != end:
         kind = row.kind
         if kind == KIND_DISPATCH_INDIRECT or (kind == KIND_DISPATCH and atomic_load(row.entry.cost) == 0):
             return -1
         prepare(job, row, share)
-        total = longer(total, estimate_share(row, share))
+        alone = estimate_share(row, share)
+        if threads != 1 and alone >= job.team.parked_ticks:  # all come for it
+            alone = quotient(alone, lesser(threads, most_chunks(row, share)))
+        total = longer(total, alone)
         row = next_row(row)
     return total
+
+
+def most_chunks(row: Command, share: Share) -> int:
+    """Counts threads that can have a part of a row, at least one; the row has something to do."""
+    units = share.end - share.begin
+    if row.kind < KIND_DISPATCH:
+        return quotient(units + BYTES_CHUNK - 1, BYTES_CHUNK)
+    if row.entry.flags & (ENTRY_SEQUENTIAL | ENTRY_INTERPRETED):
+        return 1
+    return units * greater(row.entry.parts, 1)
 
 
 def generate() -> Generated:

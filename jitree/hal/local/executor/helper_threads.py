@@ -65,6 +65,13 @@ def helpers_for(team: ThreadTeam, total: int) -> int:
     return lesser(wanted, awake + quotient(owed, greater(team.parked_ticks >> 2, 1)))
 
 
+def free_threads(team: ThreadTeam) -> int:
+    """Counts threads, with the submitting one, that share what is worth waking them for."""
+    if atomic_load(team.busy) != 0 or ticks() < team.alone_until:
+        return 1
+    return team.most + 1
+
+
 def least_ticks(team: ThreadTeam) -> int:
     """Says what each thread must have to do. It is a third of what is worth sharing while a worker spins."""
     return greater(quotient(team.spinning_ticks, 3), 1)
