@@ -171,6 +171,10 @@ class Regions:
         """The tensor that a range is a part of."""
         return next((region for region in reversed(self._regions) if contains(region.extent, extent)), None)
 
+    def starts(self, first: int, last: int) -> list[int]:
+        """Where tensors begin, of the addresses from the first to the last; latest first."""
+        return [place for region in reversed(self._regions) if first <= (place := region.extent[0]) <= last]
+
     def inside(self, extent: Extent) -> Iterator[PlacedTensor]:
         """Tensors in a range, latest first."""
         return (region for region in reversed(self._regions) if contains(extent, region.extent))
@@ -199,6 +203,25 @@ def _rank(length: int, name: ExportName) -> int:
 def _likely(length: int, name: ExportName) -> list[TensorKind]:
     """What the name has for a range of which that many bytes have changed."""
     return [kind for kind in name.outputs if length <= kind.byte_length < length + LINE]
+
+
+def completed(change: Extent, operands: Sequence[Extent], name: ExportName, regions: Regions) -> Extent:
+    """What has been written where only a part has changed: the rest, such as a row of NaN, was the same.
+
+    It is what a known tensor has left there, since memory without one has the pattern. So the rest is taken for
+    written where a tensor of the name, in one binding, begins where another one, or a binding, did. Two
+    patterns would tell more, but dispatches would read them."""
+    start, end = change[0], end_of(change)
+    longer = () if _likely(change[1], name) else [kind.byte_length for kind in name.outputs]
+    for length in sorted({length for length in longer if length > change[1]}):
+        starts = [first for first, _ in operands] + [_aligned(start)]
+        for first in (*regions.starts(end - length, start), *starts):
+            parts = (first, start - first), (end, first + length - end)
+            if min(parts[0][1], parts[1][1]) < 0 or not any(contains(o, (first, length)) for o in operands):
+                continue
+            if all(not part[1] or regions.around(part) for part in parts):
+                return first, length
+    return change
 
 
 Types = Mapping[int, TensorKind]
@@ -301,10 +324,11 @@ def _input(
         return ObservedTensor(binding, (operand[0], given.byte_length), given, GIVEN, "")
     region = regions.at(operand)
     if region is None or region.kind is None:
+        parts = [each for each in regions.inside(operand) if each.kind is not None]
         named = [
             kind
             for kind in name.inputs
-            if fits(kind, operand[1]) and not _is_cut((operand[0], kind.byte_length), outputs)
+            if fits(kind, operand[1]) and not _is_cut((operand[0], kind.byte_length), (*outputs, *parts))
         ]
         origin = "" if region is None else region.origin
         if named:
@@ -321,9 +345,9 @@ def _input(
     return ObservedTensor(binding, region.extent, region.kind, region.source, region.origin)
 
 
-def _is_cut(extent: Extent, outputs: Sequence[ObservedTensor]) -> bool:
-    """Whether an output lies in a part of it: then it is a block of several tensors."""
-    return any(overlaps(extent, output.extent) and extent != output.extent for output in outputs)
+def _is_cut(extent: Extent, tensors: Sequence[ObservedTensor | PlacedTensor]) -> bool:
+    """Whether one of these lies in a part of it: then it is a block of several tensors."""
+    return any(overlaps(extent, tensor.extent) and extent != tensor.extent for tensor in tensors)
 
 
 def _part(
