@@ -208,8 +208,8 @@ def _likely(length: int, name: ExportName) -> list[TensorKind]:
 def completed(change: Extent, operands: Sequence[Extent], name: ExportName, regions: Regions) -> Extent:
     """What has been written where only a part has changed: the rest, such as a row of NaN, was the same.
 
-    It is what a known tensor has left there, since memory without one has the pattern. So the rest is taken for
-    written where a tensor of the name, in one binding, begins where another one, or a binding, did. Two
+    It is what a known tensor has left there, since memory without one has the pattern. So the rest is taken
+    for written where a tensor of the name, in one binding, begins where another one, or a binding, did. Two
     patterns would tell more, but dispatches would read them."""
     start, end = change[0], end_of(change)
     longer = () if _likely(change[1], name) else [kind.byte_length for kind in name.outputs]
