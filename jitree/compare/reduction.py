@@ -115,6 +115,6 @@ def _wrong(function: Function, inputs: Sequence[Any], names: Sequence[str]) -> t
     if check.first_reader is not None:
         return check.first_reader, f"no dispatch makes what is not finite: {check.first_read}"
     raise FailedPreconditionError(
-        f"reduce: no dispatch is wrong: the call does not fail and makes no {' or '.join(names)}; compare it "
-        "(against=, --against)"
+        "reduce: no dispatch is wrong: the call does not fail and makes no "
+        f"{' or '.join(names) or 'error'}; compare it (against=, --against)"
     )
