@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jitree.kernels.kernel import BoundTensor
     from jitree.observe.tolerance import Tolerance
 
-_ZONE: Final = 4096
+ZONE: Final = 4096
 """Bytes around each copy in which stray stores are seen: a multiple of what kernels may take for granted."""
 _UNTOUCHED: Final = 0xA5
 
@@ -29,19 +29,19 @@ class CopiedRange:
 
     def __init__(self, first: int, end: int) -> None:
         self.first, self.end = first, end
-        self._bytes = np.full(end - first + 3 * _ZONE, _UNTOUCHED, np.uint8)
-        offset = (first - address_of(self._bytes)) % _ZONE  # aligned as what it copies
-        self.start = _ZONE + offset
-        self.address = address_of(self._bytes) + self.start
+        whole = np.full(end - first + 3 * ZONE, _UNTOUCHED, np.uint8)
+        self.bytes = whole[(first - address_of(whole)) % ZONE :]  # aligned as what it copies
+        """With the zones."""
+        self.address = address_of(self.bytes) + ZONE
         self.original = memory((first, end - first))
-        self.data = self._bytes[self.start : self.start + end - first]
+        self.data = self.bytes[ZONE : ZONE + end - first]
         self.data[:] = self.original
         self.changed = np.zeros(end - first, np.bool_)
         """Bytes that originals have changed that came before."""
 
     def stray(self) -> int:
         """How many bytes of the zones have changed."""
-        zones = self._bytes[: self.start], self._bytes[self.start + self.end - self.first :]
+        zones = self.bytes[:ZONE], self.bytes[ZONE + self.end - self.first :]
         return sum(int(np.count_nonzero(zone != _UNTOUCHED)) for zone in zones)
 
 
