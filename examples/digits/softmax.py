@@ -9,7 +9,7 @@ import numpy as np
 import jitree
 
 
-@jitree.kernels.kernel(types=["10xf32", "10xf32"])
+@jitree.kernels.kernel(types=["10xf32@0", "10xf32"])
 def softmax(scores: Any, out: Any) -> None:
     weights = np.exp(scores - scores.max())
     out[:] = weights / weights.sum()

@@ -18,7 +18,7 @@ from jitree.errors import (
     folded,
     is_interruption,
 )
-from jitree.observe.finite import DEFAULT, FiniteCheck
+from jitree.observe.finite import FiniteCheck, choice_of
 from jitree.observe.observation import Onlooker
 from jitree.observe.tolerance import EXACT
 
@@ -58,13 +58,15 @@ def reduce(
     rtol: float | None = None,
     ulp: float | None = None,
     parameters: Iterable[Any] = (),
+    check_finite: bool | str | Iterable[str] = True,
 ) -> str:
     """Writes the reproduction of a wrong call to a folder, and says what differs.
 
     ``a``: the program, and ``function`` of it, called with ``inputs``. ``folder``: a path;
     :meth:`Difference.save` says what it gets. ``against``: another build, device or runtime that is right;
     without one the call fails, or makes a value that is not finite. ``atol``, ``rtol``, ``ulp`` and
-    ``parameters`` are those of :func:`jitree.diff`.
+    ``parameters`` are those of :func:`jitree.diff`. ``check_finite``: what a call without ``against`` is not
+    to make, as :class:`jitree.Session` takes it.
 
     Of a value that is not finite and that no dispatch made, the one that reads it first is written.
     FAILED_PRECONDITION where nothing is wrong, or no dispatch is what fails, INVALID_ARGUMENT for what is no
@@ -76,7 +78,7 @@ def reduce(
     ...     print(jitree.reduce(digits, folder, "classify", [wrong]))
     no dispatch makes what is not finite: ...
     """
-    parameters, inputs = tuple(parameters), arguments_of(inputs)
+    parameters, inputs, names = tuple(parameters), arguments_of(inputs), choice_of(check_finite)
     require_folder(folder)
     if against is not None:
         found = diff(a, against, function, inputs, atol=atol, rtol=rtol, ulp=ulp, parameters=parameters)
@@ -86,17 +88,17 @@ def reduce(
     if not isinstance(side, (ModuleSide, FunctionSide)):
         raise InvalidArgumentError("reduce: what is no program has no dispatches; give the path of a module")
     with side.open() as opened:
-        ordinal, text = _wrong(opened, inputs)
+        ordinal, text = _wrong(opened, inputs, names)
     with side.open() as opened:
         dispatch = LoneDispatch.of_call(opened, inputs, ordinal)
     save_reproduction(folder, [dispatch], EXACT, text)
     return text
 
 
-def _wrong(function: Function, inputs: Sequence[Any]) -> tuple[int, str]:
+def _wrong(function: Function, inputs: Sequence[Any], names: Sequence[str]) -> tuple[int, str]:
     """The number of the dispatch that is wrong, and how."""
     progress = _Progress()
-    check = FiniteCheck(DEFAULT)
+    check = FiniteCheck(names)
     try:
         with function.session.looked_at(check, progress):
             arrays_of(function(*inputs))
@@ -113,6 +115,6 @@ def _wrong(function: Function, inputs: Sequence[Any]) -> tuple[int, str]:
     if check.first_reader is not None:
         return check.first_reader, f"no dispatch makes what is not finite: {check.first_read}"
     raise FailedPreconditionError(
-        "reduce: no dispatch is wrong: the call does not fail, and all that it makes is finite; compare it "
-        "(against=, --against)"
+        "reduce: no dispatch is wrong: the call does not fail and makes no "
+        f"{' or '.join(names) or 'error'}; compare it (against=, --against)"
     )

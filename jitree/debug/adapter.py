@@ -65,7 +65,7 @@ class Adapter(FrontEnd):
         self._of_sources: dict[object, list[int]] = {}
         """Numbers of the breakpoints of each source."""
         self._stops_on_entry = True
-        self._has_left = False
+        self._has_left = self._is_ending = False
 
     # -- the main thread -------------------------------------------------------------------------------
 
@@ -82,10 +82,11 @@ class Adapter(FrontEnd):
         self._configured.wait()
 
     def ask(self, stopped: Stopped) -> Way:
-        if self._has_left:
+        if self._is_ending:
             return Way(QUIT)
         self._stopped = stopped
-        reason, kind = stopped.stop.reason, "step"
+        reason, kind = stopped.stop.reason, "entry" if self._stops_on_entry else "step"
+        self._stops_on_entry = False
         if stopped.stop.error is not None:
             kind = "exception"
         elif reason.startswith(("breakpoint", "watch")):
@@ -110,7 +111,7 @@ class Adapter(FrontEnd):
                 yield
             code = 0
         except StatusError as error:
-            if not self._has_left:
+            if not self._is_ending:
                 self._event("output", {"category": "stderr", "output": f"{error}\n"})
         finally:
             self._event("terminated")
@@ -177,10 +178,10 @@ class Adapter(FrontEnd):
             after = found if callable(found) else None
             response |= {"success": True, "body": found if isinstance(found, dict) else {}}
         except StatusError as error:
-            response |= {"success": False, "message": error.message}
+            response |= _refused(error.message)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             pass_interruption(error)
-            response |= {"success": False, "message": f"the arguments of '{name}' are no such: {error!r}"}
+            response |= _refused(f"the arguments of '{name}' are no such: {error!r}")
         self._send(response)
         if after is not None:
             after()
@@ -188,6 +189,10 @@ class Adapter(FrontEnd):
     def _leave(self) -> None:
         """Ends the program: the editor has gone."""
         self._has_left = True
+        self._end()
+
+    def _end(self) -> None:
+        self._is_ending = True
         self._launches.put(None)
         self._configured.set()
         if self._debugger is not None:
@@ -209,7 +214,8 @@ class Adapter(FrontEnd):
     def _on_disconnect(self, arguments: Body) -> Callable[[], None]:
         return self._leave
 
-    _on_terminate = _on_disconnect
+    def _on_terminate(self, arguments: Body) -> Callable[[], None]:
+        return self._end  # the editor disconnects when it has been told of the end
 
     def _on_threads(self, arguments: Body) -> Body:
         return {"threads": [{"id": _THREAD, "name": "program"}]}
@@ -271,8 +277,9 @@ class Adapter(FrontEnd):
         return frames[number - 1]
 
     def _on_stackTrace(self, arguments: Body) -> Body:
-        frames = [self._shown(*row) for row in enumerate(self._require_stopped().frames, 1)]
-        return {"stackFrames": frames, "totalFrames": len(frames)}
+        frames, first = self._require_stopped().frames, int(arguments.get("startFrame") or 0)
+        asked = list(enumerate(frames, 1))[first : first + int(arguments.get("levels") or len(frames))]
+        return {"stackFrames": [self._shown(*row) for row in asked], "totalFrames": len(frames)}
 
     def _shown(self, number: int, frame: Frame) -> Body:
         body = {"id": number, "name": f"{frame.code.full_name}+{frame.offset:X}", "column": 1}
@@ -342,6 +349,10 @@ class _Output:
         return len(text)
 
     def flush(self) -> None: ...
+
+
+def _refused(text: str) -> Body:
+    return {"success": False, "message": text, "body": {"error": {"id": 1, "format": text}}}
 
 
 def _place(text: str, row: Body) -> str:

@@ -95,13 +95,10 @@ class Watch(Breakpoint):
         self, number: int, name: str, words: set[Word], read: Callable[[], str], owner: Breakpoints
     ) -> None:
         super().__init__(number, name, "", words, owner)
-        self._read = read
+        self.value = read
 
     def hit(self, machine: Machine, pc: int) -> str:
         return ""
-
-    def value(self) -> str:
-        return self._read()
 
     def change(self, before: object) -> str:
         """Why to stop, if it is another value now."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.records import NamedTuple
 from jitree.base.tables import html_table, text_table
+from jitree.observe.export_names import fits
 
 if TYPE_CHECKING:
     from jitree.observe.tensors import ObservedDispatch, ObservedTensor
@@ -23,7 +24,8 @@ class Binding(NamedTuple):
     number: int
     """Of the binding; several tensors may lie in one."""
     type: str
-    """As ``types=`` of a kernel has it: ``4x71xf32@2304`` has bytes before it in the binding."""
+    """As ``types=`` of a kernel has it: ``4x71xf32@2304`` has bytes before it in a binding with more than
+    it."""
     use: str
     """``read`` or ``written``; what is not changed counts as read."""
     source: str
@@ -49,8 +51,9 @@ class Bindings:
 
     @staticmethod
     def _type(tensor: ObservedTensor, dispatch: ObservedDispatch) -> str:
-        offset = tensor.extent[0] - dispatch.operands[tensor.binding][0]
-        return f"{tensor.type}@{offset}" if offset else tensor.type
+        start, room = dispatch.operands[tensor.binding]
+        is_whole = tensor.extent[0] == start and (tensor.kind is None or fits(tensor.kind, room))
+        return tensor.type if is_whole else f"{tensor.type}@{tensor.extent[0] - start}"
 
     def __str__(self) -> str:
         return text_table([_HEADER, *([str(cell) for cell in row] for row in self.rows)])

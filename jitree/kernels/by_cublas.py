@@ -48,7 +48,7 @@ def product(
             batch,
         )  # fmt: skip
 
-    return Kernel(product_by_cublas, ["?xf32"] * 3, memory=DEVICE)
+    return Kernel(product_by_cublas, ["?xf32@0"] * 3, memory=DEVICE)
 
 
 @cache

@@ -37,7 +37,7 @@ def product(
     sizes = {"ROWS": rows, "COLUMNS": columns, "DEPTH": depth, "TILE": tile}
     sizes |= dict(zip(("LHS", "RHS", "OUT"), places, strict=True)) | {"STEP": min(_DEPTH, _power(depth))}
     return Kernel(
-        _source().product, ["?xf32"] * 3, grid=(-(-rows // tile), -(-columns // tile), batch),
+        _source().product, ["?xf32@0"] * 3, grid=(-(-rows // tile), -(-columns // tile), batch),
         arguments=sizes | constants | {"num_warps": 4, "num_stages": 3},
     )  # fmt: skip
 
@@ -45,14 +45,14 @@ def product(
 def softmax(rows: int, columns: int) -> Kernel:
     """Does the softmax of each row of float32. For dispatches that bind scores, then the result."""
     sizes = {"COLUMNS": columns, "WIDTH": _power(columns), "num_warps": _ROW_WARPS}
-    return Kernel(_source().softmax, ["?xf32"] * 2, grid=rows, arguments=sizes)
+    return Kernel(_source().softmax, ["?xf32@0"] * 2, grid=rows, arguments=sizes)
 
 
 def layer_norm(rows: int, columns: int, epsilon: float = 1e-5) -> Kernel:
     """Normalises each row of float32, then scales and moves it. For dispatches that bind rows, factors,
     summands, then the result."""
     sizes = {"COLUMNS": columns, "WIDTH": _power(columns), "EPSILON": epsilon, "num_warps": _ROW_WARPS}
-    return Kernel(_source().layer_norm, ["?xf32"] * 4, grid=rows, arguments=sizes)
+    return Kernel(_source().layer_norm, ["?xf32@0"] * 4, grid=rows, arguments=sizes)
 
 
 def _power(size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from array import array
 from collections.abc import Sequence
 from types import FunctionType
@@ -98,20 +99,21 @@ def _view_of(kind: BoundTensor) -> Any:
     dtype = kind.dtype
     if dtype.kind == "V" or dtype.name not in np.sctypeDict:  # of ml_dtypes
         dtype = np.dtype(f"u{dtype.itemsize}")
-    shape, item = kind.array_shape, dtype.itemsize
-    known = item * int(np.prod([size for size in shape if size >= 0], dtype=np.int64))
+    shape = kind.array_shape
+    known = dtype.itemsize * math.prod(size for size in shape if size >= 0)
     sizes = ", ".join("count" if size < 0 else str(size) for size in shape)
-    other = " or length not in (known, most)" if kind.is_whole else ""
+    other = f" or length not in (size, -(-size // {PADDING}) * {PADDING})" if kind.offset is None else ""
     source = (
         "def view(address, length):\n"
         "    length -= offset\n"
         f"    count = {'length // known' if -1 in shape and known else '1'}\n"
-        f"    if known * count > length or length < 0{other}:\n"
+        "    size = known * count\n"
+        f"    if size > length or length < 0{other}:\n"
         "        raise ValueError\n"
         f"    return carray(pointer(address + offset), ({sizes}{',' if shape else ''}), dtype)\n"
     )
     names = {"carray": numba.carray, "pointer": _pointer, "dtype": numba.from_dtype(dtype), "known": known}
-    names |= {"offset": kind.offset, "most": -(-known // PADDING) * PADDING}
+    names["offset"] = kind.offset or 0
     exec(compile(source, "<kernel of the user>", "exec"), names)
     return numba.njit(names["view"])
 

@@ -29,7 +29,7 @@ class DeviceTensor:
     """Shows a tensor in the GPU's memory to CuPy, PyTorch, Numba: all that knows the array interface."""
 
     def __init__(self, tensor: BoundTensor, extent: Extent, stream: Stream) -> None:
-        self.address = extent[0] + tensor.offset
+        self.address = extent[0] + (tensor.offset or 0)
         self.shape = tuple(tensor.shape_in(extent[1]))
         self.dtype = tensor.dtype
         self.stream = stream

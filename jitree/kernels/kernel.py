@@ -16,7 +16,7 @@ import numpy as np
 
 from jitree.base.arguments import shown
 from jitree.errors import InvalidArgumentError
-from jitree.observe.export_names import TensorKind, fits, parse
+from jitree.observe.export_names import fits, padded, parse
 from jitree.types import BY_NAME, ElementType, is_packed
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ class BoundTensor(NamedTuple):
     element: ElementType
     shape: tuple[int, ...]
     """-1: as many as there is room for."""
-    offset: int = 0
-    """Bytes before it in the binding."""
-    is_whole: bool = False
-    """Whether the binding is to have its bytes alone, but for padding: its name may mislead."""
+    offset: int | None = None
+    """Bytes before it in the binding; None: the binding has its bytes alone, but for padding."""
+    dispatch: str = ""
+    """The name of the dispatch, which may say what it is."""
 
     def __str__(self) -> str:
         text = "x".join(["?" if size < 0 else str(size) for size in self.shape] + [self.element.name])
-        return f"{text}@{self.offset}" if self.offset else text
+        return text if self.offset is None else f"{text}@{self.offset}"
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -75,31 +75,42 @@ class BoundTensor(NamedTuple):
     @property
     def array_shape(self) -> tuple[int, ...]:
         """The shape of its array: one dimension of bytes where elements share them."""
-        return (_UNKNOWN,) if is_packed(self.element) else self.shape
+        if not is_packed(self.element):
+            return self.shape
+        return (_UNKNOWN if _UNKNOWN in self.shape else self.element.byte_length(self.shape),)
 
     def shape_in(self, room: int) -> list[int]:
-        """The shape of its array in so many bytes of the binding. INVALID_ARGUMENT where they are too few."""
-        known = self.dtype.itemsize
-        for size in self.array_shape:
-            known *= 1 if size < 0 else size
-        left = room - self.offset
+        """The shape of its array in so many bytes of the binding. INVALID_ARGUMENT where they are too few, or
+        more than it covers."""
+        known = self.dtype.itemsize * math.prod(size for size in self.array_shape if size >= 0)
+        left = room - (self.offset or 0)
         count = max(left, 0) // known if known and _UNKNOWN in self.array_shape else 1
-        if self.is_whole and known <= left and not fits(TensorKind(self.element, self.shape), left):
+        length = known * count
+        if length > left or (self.offset is None and left not in (length, padded(length))):
             raise InvalidArgumentError(
-                f"binding {self.binding} has {room} bytes, but {self}, which the dispatch's name says, "
-                f"takes {known}; give types=, as jitree.kernels.describe shows them"
-            )
-        if known * count > left:
-            raise InvalidArgumentError(
-                f"binding {self.binding} has {room} bytes, but {self} takes {known * count}"
+                f"binding {self.binding} of {self.dispatch} has {room} bytes, but {self} takes {length}; "
+                f"{self._told(room)}"
             )
         return [count if size < 0 else size for size in self.array_shape]
+
+    def _told(self, room: int) -> str:
+        """What :func:`jitree.kernels.describe` tells of the binding, as far as its name and length say it."""
+        said = parse(self.dispatch)
+        fitting = [kind for kind in (*said.factors, *said.outputs, *said.inputs) if fits(kind, room)]
+        if fitting:
+            return f"jitree.kernels.describe tells {fitting[0]}, as the dispatch's name does"
+        part = self._replace(offset=self.offset or 0)
+        return (
+            f"give types= as jitree.kernels.describe tells them: {part} is one after {part.offset} bytes of "
+            "its binding"
+        )
 
     def view(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         """Views it in the bytes of the binding. INVALID_ARGUMENT where there are too few."""
         shape = self.shape_in(len(data))
-        end = self.offset + self.dtype.itemsize * math.prod(shape)
-        return data[self.offset : end].view(self.dtype).reshape(shape)
+        first = self.offset or 0
+        end = first + self.dtype.itemsize * math.prod(shape)
+        return data[first:end].view(self.dtype).reshape(shape)
 
 
 class Kernel:
@@ -120,9 +131,9 @@ class Kernel:
     ) -> None:
         """``function``: a Python or numpy function, a Numba function (``numba.njit``), or a C function
         (ctypes, ``numba.cfunc``) ``i32 (environment, dispatch, workgroup)`` as IREE's executables have them.
-        ``types``: of bindings, by number or in order, such as ``"4x71xf32"``, with ``?`` for one length and
-        ``@64`` for the bytes before it, a list where several tensors are in one; None: what the dispatch's
-        name says, if the bindings have as many bytes. ``by``: ``"grid"`` calls it once for a dispatch,
+        ``types``: of bindings, by number or in order, such as ``"4x71xf32"``, with ``?`` for one length, and
+        ``@64`` for the bytes before it in a binding that has more than it, a list where several tensors are
+        in one; None: what the dispatch's name says. ``by``: ``"grid"`` calls it once for a dispatch,
         ``"workgroup"`` for each workgroup, on several threads.
 
         On a GPU ``function`` is PTX or CUDA C++, or a kernel of CuPy (RawKernel), Triton or numba-cuda, and
@@ -188,7 +199,7 @@ class Kernel:
             given = [self.types.get(first + number) for number in range(count)]
             found.append(
                 tuple(
-                    tensor._replace(binding=number)
+                    tensor._replace(binding=number, dispatch=name)
                     for number, tensors in enumerate(given)
                     for tensor in (_named(name, number) if tensors is None else tensors)
                 )
@@ -241,7 +252,7 @@ def _named(name: str, number: int) -> tuple[BoundTensor, ...]:
             f"types: nothing says what binding {number} of {name} is; give types= in order, such as "
             "['4x71xf32', '?xf32'], as jitree.kernels.describe shows them"
         )
-    return (BoundTensor(number, kinds[number].element, kinds[number].shape, is_whole=True),)
+    return (BoundTensor(number, kinds[number].element, kinds[number].shape),)
 
 
 def _types(types: Types) -> dict[int, tuple[BoundTensor, ...]]:
@@ -256,7 +267,11 @@ def _types(types: Types) -> dict[int, tuple[BoundTensor, ...]]:
     several: dict[int, Any] = {
         number: given if isinstance(given, (list, tuple)) else [given] for number, given in types.items()
     }
-    return {n: tuple(bound_tensor(n, text) for text in texts) for n, texts in several.items()}
+    tensors = {n: [bound_tensor(n, text) for text in texts] for n, texts in several.items()}
+    return {
+        n: tuple(bound if len(bound) == 1 else (each._replace(offset=each.offset or 0) for each in bound))
+        for n, bound in tensors.items()
+    }
 
 
 def bound_tensor(number: int, text: str) -> BoundTensor:
@@ -270,7 +285,7 @@ def bound_tensor(number: int, text: str) -> BoundTensor:
             f"before it) but got '{text}'"
         )
     sizes = tuple(_UNKNOWN if part == "?" else int(part) for part in shape)
-    return BoundTensor(number, BY_NAME[element], sizes, int(offset or 0))
+    return BoundTensor(number, BY_NAME[element], sizes, int(offset) if at else None)
 
 
 def product(lhs: npt.NDArray[Any], rhs: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jitree.kernels.kernel import BoundTensor
     from jitree.observe.tolerance import Tolerance
 
-_ZONE: Final = 4096
+ZONE: Final = 4096
 """Bytes around each copy in which stray stores are seen: a multiple of what kernels may take for granted."""
 _UNTOUCHED: Final = 0xA5
 
@@ -29,19 +29,19 @@ class CopiedRange:
 
     def __init__(self, first: int, end: int) -> None:
         self.first, self.end = first, end
-        self._bytes = np.full(end - first + 3 * _ZONE, _UNTOUCHED, np.uint8)
-        offset = (first - address_of(self._bytes)) % _ZONE  # aligned as what it copies
-        self.start = _ZONE + offset
-        self.address = address_of(self._bytes) + self.start
+        whole = np.full(end - first + 3 * ZONE, _UNTOUCHED, np.uint8)
+        self.bytes = whole[(first - address_of(whole)) % ZONE :]  # aligned as what it copies
+        """With the zones."""
+        self.address = address_of(self.bytes) + ZONE
         self.original = memory((first, end - first))
-        self.data = self._bytes[self.start : self.start + end - first]
+        self.data = self.bytes[ZONE : ZONE + end - first]
         self.data[:] = self.original
         self.changed = np.zeros(end - first, np.bool_)
         """Bytes that originals have changed that came before."""
 
     def stray(self) -> int:
         """How many bytes of the zones have changed."""
-        zones = self._bytes[: self.start], self._bytes[self.start + self.end - self.first :]
+        zones = self.bytes[:ZONE], self.bytes[ZONE + self.end - self.first :]
         return sum(int(np.count_nonzero(zone != _UNTOUCHED)) for zone in zones)
 
 
@@ -78,8 +78,11 @@ class CopiedMemory:
         for region in self.regions:
             region.data[region.changed] = region.original[region.changed]
         moved = iter(self.extents)
-        for part in parts:
-            _require_near(what, part, [next(moved) for _ in part.extents], allowed)
+        compared = [(part, [next(moved) for _ in part.extents]) for part in parts]
+        for part, copies in compared:
+            _require_tensors(what, part, copies, allowed)
+        for part, copies in compared:  # what is in one binding alone may be in another's tensor
+            _require_rest(what, part, copies)
 
 
 class CheckedDispatch(NamedTuple):
@@ -90,11 +93,10 @@ class CheckedDispatch(NamedTuple):
     extents: Sequence[Extent]
 
 
-def _require_near(what: str, part: CheckedDispatch, copies: Sequence[Extent], allowed: Tolerance) -> None:
-    theirs = [memory(extent).copy() for extent in part.extents]
-    own = [memory(extent).copy() for extent in copies]
+def _require_tensors(what: str, part: CheckedDispatch, copies: Sequence[Extent], allowed: Tolerance) -> None:
+    """Compares tensors. Copies get the originals' elements, which are near."""
     for tensor in part.tensors:
-        here, there = tensor.view(own[tensor.binding]), tensor.view(theirs[tensor.binding])
+        here, there = (tensor.view(memory(extents[tensor.binding])) for extents in (copies, part.extents))
         found = compare(here, there, here.shape, allowed)
         if found.first is not None:
             raise FailedPreconditionError(
@@ -103,8 +105,12 @@ def _require_near(what: str, part: CheckedDispatch, copies: Sequence[Extent], al
                 f"{found.max_rel:g}) at most, allowed: {allowed}; correct it, or pass atol=, rtol= or ulp="
             )
         here[...] = there
-    for number, (here, there) in enumerate(zip(own, theirs, strict=True)):
-        wrong = np.flatnonzero(here != there)
+
+
+def _require_rest(what: str, part: CheckedDispatch, copies: Sequence[Extent]) -> None:
+    """Compares all bytes of bindings."""
+    for number, (own, original) in enumerate(zip(copies, part.extents, strict=True)):
+        wrong = np.flatnonzero(memory(own) != memory(original))
         if len(wrong):
             raise FailedPreconditionError(
                 f"{what} differ in {len(wrong)} bytes of binding {number} of {part.name} that are in no "

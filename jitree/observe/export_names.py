@@ -185,7 +185,12 @@ def _element(name: str) -> ElementType | None:
 def fits(kind: TensorKind, length: int) -> bool:
     """Tells whether a binding of ``length`` bytes may be this tensor, perhaps with padding."""
     size = kind.byte_length
-    return size == length or (size > 0 and -(-size // PADDING) * PADDING == length)
+    return size == length or (size > 0 and padded(size) == length)
+
+
+def padded(length: int) -> int:
+    """So many bytes with what may lie after them."""
+    return -(-length // PADDING) * PADDING
 
 
 def flat(element: ElementType, length: int) -> TensorKind | None:

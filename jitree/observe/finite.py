@@ -160,9 +160,8 @@ class FiniteCheck(Onlooker):
         for place, tensor in read:
             fault = find(tensor, check.applies, _Untouched(check.spread_by, tensor, made.changes))
             if fault is not None:
-                source = tensor.origin or "elsewhere: constants, parameters or the host"
                 where = f"; {dispatch.location}" if dispatch.location else ""
-                return f"{dispatch.label} reads {fault} in {place}, which comes from {source}{where}"
+                return f"{dispatch.label} reads {fault} in {place}, {_source(tensor)}{where}"
         return ""
 
 
@@ -244,13 +243,18 @@ def _is_plausible(array: npt.NDArray[Any]) -> bool:
     return bool(usual.mean() >= _PLAUSIBLE)
 
 
+def _source(tensor: ObservedTensor) -> str:
+    return f"which comes from {tensor.origin or 'elsewhere: constants, parameters or the host'}"
+
+
 def _made(dispatch: ObservedDispatch, number: int, fault: Fault) -> NonFiniteError:
     output = dispatch.outputs[number]
     is_known = all(tensor.kind is not None for tensor in dispatch.inputs)
     inputs = "its inputs have none" if is_known else "none of its inputs whose types are known has one"
+    read = ", ".join(f"input {n} ({each.type}), {_source(each)}" for n, each in enumerate(dispatch.inputs))
     error = NonFiniteError(
         f"{dispatch.label} makes {fault} in output {number} ({output.type}, type: {output.source}), and "
-        f"{inputs}"
+        f"{inputs}{': ' if read else ''}{read}"
     )
     fill(error, fault, f"output {number}")
     error.dispatch, error.ordinal = dispatch.name, dispatch.ordinal

@@ -27,6 +27,7 @@ from jitree.observe.regions import (
     PlacedTensor,
     Regions,
     Types,
+    completed,
     contains,
     inputs_of,
     joined,
@@ -343,7 +344,9 @@ class _Submission(Unique, EventReader):
             if writes.are_whole or all([digest.is_as_before(written) for digest in digests]):
                 return ComparedMemory(digests, written) if digests else written, tuple(written)
         groups = [group for digest in digests for group in digest.changes()]
-        for change in joined(groups, parse(step.name)):
+        name, regions = parse(step.name), self._observation.regions
+        for part in joined(groups, name):
+            change = completed(part, step.operands, name, regions)
             if not any(contains(old, change) for old in written):
                 written = [*(old for old in written if not overlaps(old, change)), change]
         return [run for group in groups for run in group], tuple(written)

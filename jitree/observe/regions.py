@@ -10,7 +10,10 @@ where in them the weights of a product of matrices begin. What else such numbers
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.observe.export_names import ExportName, TensorKind, fits, flat
@@ -27,9 +30,14 @@ from jitree.observe.tensors import (
 )
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.hal.stepwise import Extent
     from jitree.observe.origins import Argument
     from jitree.types import ElementType
+
+
+_NOWHERE: Final = np.empty(0, np.int64)
 
 
 class _Known:
@@ -38,6 +46,8 @@ class _Known:
     def __init__(self) -> None:
         self.tensors: dict[PlacedTensor, PlacedTensor] = {}
         self.states: dict[tuple[frozenset[Extent], tuple[int, ...]], Regions] = {}
+        self.asked: dict[int, int] = {}
+        """How many bytes programs have asked for last, by address."""
         self.size = 0
 
     def clear(self) -> None:
@@ -79,15 +89,19 @@ class Regions:
     """The latest tensor at each place at one time, oldest first. What is written makes others: the same ones
     where the same was written before, so that what follows from them is found once."""
 
-    __slots__ = ("_known", "_regions", "_scratch", "after")
+    __slots__ = ("_ends", "_known", "_regions", "_scratch", "_starts", "after")
 
     def __init__(
         self,
         regions: tuple[PlacedTensor, ...] = (),
+        starts: npt.NDArray[np.int64] = _NOWHERE,
+        ends: npt.NDArray[np.int64] = _NOWHERE,
         scratch: frozenset[Extent] = frozenset(),
         known: _Known | None = None,
     ) -> None:
         self._regions = regions
+        self._starts, self._ends = starts, ends
+        """Of all: where callers keep thousands of results, a loop in Python over them takes milliseconds."""
         self._scratch = scratch
         """What programs have asked for."""
         self._known = _Known() if known is None else known
@@ -96,30 +110,24 @@ class Regions:
 
     def put(self, region: PlacedTensor) -> Regions:
         """A tensor has been written. An argument that it is a part of stays an argument."""
-        start, end = region.extent[0], end_of(region.extent)
-        kept = [
-            other
-            for other in self._regions
-            if (extent := other[0])[0] >= end
-            or extent[0] + extent[1] <= start
-            or (other.source == DECLARED != region.source and contains(other.extent, region.extent))
-        ]
-        return self._state((*kept, self._known.tensors.setdefault(region, region)), self._scratch)
+        apart = self._apart(region.extent)
+        for place in np.flatnonzero(~apart):
+            other = self._regions[place]
+            apart[place] = other.source == DECLARED != region.source and contains(other.extent, region.extent)
+        return self._state(apart, self._scratch, self._known.tensors.setdefault(region, region))
+
+    def _apart(self, extent: Extent) -> npt.NDArray[np.bool_]:
+        """Which tensors share no byte with a range."""
+        return np.asarray((self._starts >= end_of(extent)) | (self._ends <= extent[0]))
 
     def forget(self, extent: Extent) -> Regions:
         """A program has asked for memory, which holds nothing any more."""
         found: Regions | None = self.after.get(extent)
         if found is None:
-            scratch = {other for other in self._scratch if other[0] != extent[0]} | {extent}
-            start, end = extent[0], end_of(extent)
-            left = tuple(
-                [
-                    other
-                    for other in self._regions
-                    if (place := other[0])[0] >= end or place[0] + place[1] <= start
-                ]
-            )
-            found = self.keep(extent, self._state(left, frozenset(scratch)))
+            lengths = self._known.asked
+            scratch = self._scratch - {(extent[0], lengths.get(extent[0], 0))} | {extent}
+            lengths[extent[0]] = extent[1]
+            found = self.keep(extent, self._state(self._apart(extent), scratch))
         return found
 
     def declare(self, arguments: Mapping[int, Argument]) -> Regions:
@@ -142,12 +150,15 @@ class Regions:
         self.after[key] = after
         return after
 
-    def _state(self, regions: tuple[PlacedTensor, ...], scratch: frozenset[Extent]) -> Regions:
+    def _state(self, kept: npt.NDArray[np.bool_], scratch: frozenset[Extent], *new: PlacedTensor) -> Regions:
         known = self._known
+        regions = *compress(self._regions, kept), *new
         key = scratch, tuple(map(id, regions))
         found = known.states.get(key)
         if found is None:
-            found = known.states[key] = Regions(regions, scratch, known)
+            starts = np.append(self._starts[kept], [region.extent[0] for region in new]).astype(np.int64)
+            ends = np.append(self._ends[kept], [end_of(region.extent) for region in new]).astype(np.int64)
+            found = known.states[key] = Regions(regions, starts, ends, scratch, known)
             known.size += len(regions) + 1
         return found
 
@@ -162,18 +173,24 @@ class Regions:
 
     def at(self, extent: Extent) -> PlacedTensor | None:
         """The tensor that a range is, but for padding after it."""
-        for region in reversed(self._regions):
-            if region.extent[0] == extent[0] and 0 <= extent[1] - region.extent[1] < LINE:
-                return region
-        return None
+        begun = self._latest(self._starts == extent[0])
+        return next((region for region in begun if 0 <= extent[1] - region.extent[1] < LINE), None)
 
     def around(self, extent: Extent) -> PlacedTensor | None:
         """The tensor that a range is a part of."""
-        return next((region for region in reversed(self._regions) if contains(region.extent, extent)), None)
+        return next(self._latest((self._starts <= extent[0]) & (self._ends >= end_of(extent))), None)
+
+    def starts(self, first: int, last: int) -> list[int]:
+        """Where tensors begin, of the addresses from the first to the last; latest first."""
+        return [tensor.extent[0] for tensor in self._latest((self._starts >= first) & (self._starts <= last))]
 
     def inside(self, extent: Extent) -> Iterator[PlacedTensor]:
         """Tensors in a range, latest first."""
-        return (region for region in reversed(self._regions) if contains(extent, region.extent))
+        return self._latest((self._starts >= extent[0]) & (self._ends <= end_of(extent)))
+
+    def _latest(self, chosen: npt.NDArray[np.bool_]) -> Iterator[PlacedTensor]:
+        """Chosen tensors, latest first."""
+        return (self._regions[place] for place in np.flatnonzero(chosen)[::-1])
 
 
 def joined(groups: Sequence[Sequence[Extent]], name: ExportName) -> list[Extent]:
@@ -199,6 +216,25 @@ def _rank(length: int, name: ExportName) -> int:
 def _likely(length: int, name: ExportName) -> list[TensorKind]:
     """What the name has for a range of which that many bytes have changed."""
     return [kind for kind in name.outputs if length <= kind.byte_length < length + LINE]
+
+
+def completed(change: Extent, operands: Sequence[Extent], name: ExportName, regions: Regions) -> Extent:
+    """What has been written where only a part has changed: the rest, such as a row of NaN, was the same.
+
+    It is what a known tensor has left there, since memory without one has the pattern. So the rest is taken
+    for written where a tensor of the name, in one binding, begins where another one, or a binding, did. Two
+    patterns would tell more, but dispatches would read them."""
+    start, end = change[0], end_of(change)
+    longer = () if _likely(change[1], name) else [kind.byte_length for kind in name.outputs]
+    for length in sorted({length for length in longer if length > change[1]}):
+        starts = [first for first, _ in operands] + [_aligned(start)]
+        for first in (*regions.starts(end - length, start), *starts):
+            parts = (first, start - first), (end, first + length - end)
+            if min(parts[0][1], parts[1][1]) < 0 or not any(contains(o, (first, length)) for o in operands):
+                continue
+            if all(not part[1] or regions.around(part) for part in parts):
+                return first, length
+    return change
 
 
 Types = Mapping[int, TensorKind]
@@ -301,10 +337,11 @@ def _input(
         return ObservedTensor(binding, (operand[0], given.byte_length), given, GIVEN, "")
     region = regions.at(operand)
     if region is None or region.kind is None:
+        parts = [each for each in regions.inside(operand) if each.kind is not None]
         named = [
             kind
             for kind in name.inputs
-            if fits(kind, operand[1]) and not _is_cut((operand[0], kind.byte_length), outputs)
+            if fits(kind, operand[1]) and not _is_cut((operand[0], kind.byte_length), (*outputs, *parts))
         ]
         origin = "" if region is None else region.origin
         if named:
@@ -321,9 +358,9 @@ def _input(
     return ObservedTensor(binding, region.extent, region.kind, region.source, region.origin)
 
 
-def _is_cut(extent: Extent, outputs: Sequence[ObservedTensor]) -> bool:
-    """Whether an output lies in a part of it: then it is a block of several tensors."""
-    return any(overlaps(extent, output.extent) and extent != output.extent for output in outputs)
+def _is_cut(extent: Extent, tensors: Sequence[ObservedTensor | PlacedTensor]) -> bool:
+    """Whether one of these lies in a part of it: then it is a block of several tensors."""
+    return any(overlaps(extent, tensor.extent) and extent != tensor.extent for tensor in tensors)
 
 
 def _part(

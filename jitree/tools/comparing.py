@@ -12,6 +12,7 @@ from jitree.errors import InvalidArgumentError
 from jitree.tools import values as hv
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.observe_flags import check_finite
 from jitree.tools.program import task_parameters
 from jitree.tools.values import ValueFiles
 
@@ -28,7 +29,7 @@ DIFF_FLAGS: Final = flag_set(
 REDUCE_FLAGS: Final = flag_set(
     "reduce",
     "writes the one dispatch of a call that is wrong (against a second program), not finite or failing",
-    GROUPS,
+    f"{GROUPS} finite",
     positional="module",
 )
 
@@ -131,6 +132,8 @@ def reduce_main(flags: ParsedFlags) -> int:
     else:
         one, other = two_sides(flags)
     name, inputs = flags.text("function") or None, inputs_of((one, other), flags)
-    text = reduce(one, folder, name, inputs, against=other, **allowed(flags))
+    text = reduce(
+        one, folder, name, inputs, against=other, check_finite=check_finite(flags) or True, **allowed(flags)
+    )
     sys.stdout.write(f"{text}\nwritten to {folder}: run.py runs it alone\n")
     return 0

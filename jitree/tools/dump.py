@@ -439,7 +439,8 @@ def select_functions(module: ModuleTables, text: str) -> Sequence[FunctionRow]:
         names = ", ".join(sorted(export.name for export in module.exports))
         raise NotFoundError(
             f"no function `{text}` in the module; it exports {names or 'nothing'} and has "
-            f"{len(module.functions)} functions, which can be named by ordinal"
+            f"{len(module.functions)} functions, which can be named by ordinal; --llvm shows the "
+            "code of a dispatch of VMVX"
         )
     return tuple(found)
 

@@ -49,9 +49,7 @@ _WHOLE: Final = ("npz", "safetensors")
 def looking_into(session: Session, flags: ParsedFlags) -> Iterator[None]:
     """Taps and checks as the flags want them; what taps found is printed at the end, also of a call that
     failed."""
-    check = flags.optional("check_finite")
-    if check is not None:
-        session.check_finite([name for name in check.split(",") if name] or True)
+    session.check_finite(check_finite(flags))
     for text in flags.texts("replace"):
         _replace(session, text)
     taps = _taps(session, flags.texts("tap"), flags.text("tap_output"))
@@ -64,6 +62,12 @@ def looking_into(session: Session, flags: ParsedFlags) -> Iterator[None]:
             tap.stop()
         text = "".join(f"{tap}\n" for tap in taps if tap.has_statistics and len(tap))
         _write(text, flags.text("tap_output"))
+
+
+def check_finite(flags: ParsedFlags) -> list[str] | bool:
+    """What ``--check_finite`` asks for: names, or True for the usual ones; False where it is not given."""
+    check = flags.optional("check_finite")
+    return check is not None and ([name for name in check.split(",") if name] or True)
 
 
 def _replace(session: Session, text: str) -> None:

@@ -309,8 +309,8 @@ def _wide(tensor: hv.HostTensor) -> npt.NDArray[np.float64]:
 FLAGS: Final = flag_set(
     "run",
     "calls a function of a compiled module and prints, stores or checks its results",
-    "module interpreter packed sandbox deadline function input value device parameter seeing profiling "
-    "profiled refused",
+    "module interpreter packed sandbox deadline function input value device parameter seeing finite "
+    "profiling profiled refused",
     positional="module",
 )
 

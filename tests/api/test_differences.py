@@ -326,6 +326,11 @@ def test_calls_that_are_reduced(tmp_path: Path) -> None:
     )
     alone = jitree.LoneDispatch.load(tmp_path / "saved" / "a")
     assert np.isnan(alone.run()[0]).any() and alone.statistics()[0].nans == 32
+    assert f"none: input 0 (4x8xf32), which comes from {MATMUL} (dispatch 0)" in not_finite.stdout
+    other_check = command(
+        "reduce", CHAIN, *flags, "--input=4x8xf32=3e38", "--check-finite=infinity,denormals"
+    )
+    assert "does not fail and makes no infinity or denormals; compare it" in other_check.stderr
     fine = command("reduce", CHAIN, *flags, "--input=4x8xf32=1")
     assert fine.code == 1 and "FAILED_PRECONDITION; reduce: no dispatch is wrong" in fine.stderr
     given = command("reduce", CHAIN, *flags, "--input=4x8xf32=nan")

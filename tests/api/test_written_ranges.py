@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jitree.observe.export_names import parse
-from jitree.observe.regions import Regions, joined, outputs_of
+from jitree.observe.regions import PlacedTensor, Regions, completed, inputs_of, joined, outputs_of
 
 ROWS = [(4096 + 64 * row, 63) for row in range(32)]
 
@@ -31,3 +31,34 @@ def test_ranges_that_are_several_tensors(
     text: str, group: list[tuple[int, int]], expected: list[tuple[int, int]]
 ) -> None:
     assert joined([group], parse(text)) == expected
+
+
+PRODUCT = parse("f_dispatch_1_matmul_16x32x32_f32")
+BLOCK = (4096, 4096)
+LEFT = Regions().put(PlacedTensor((4096, 2048), PRODUCT.outputs[0], "name", "f_dispatch_0 (dispatch 0)"))
+
+
+@pytest.mark.parametrize(
+    ("change", "regions", "expected"),
+    [
+        ((4096 + 128, 1920), LEFT, (4096, 2048)),  # the first row was NaN before, and is
+        ((4096, 1920), LEFT, (4096, 2048)),
+        ((4096 + 128, 1792), LEFT, (4096, 2048)),
+        ((4096 + 128, 1920), Regions(), (4096 + 128, 1920)),  # nothing was there: that is no part of it
+        ((4096 + 2048 - 256, 2048 - 128), LEFT, (4096 + 2048 - 256, 2048 - 128)),
+        ((4096, 2048), LEFT, (4096, 2048)),
+    ],
+)
+def test_rows_that_stay_the_same_are_written(
+    change: tuple[int, int], regions: Regions, expected: tuple[int, int]
+) -> None:
+    assert completed(change, [BLOCK, (16384, 4096), BLOCK], PRODUCT, regions) == expected
+
+
+def test_a_block_of_two_results_is_no_operand_of_its_length() -> None:
+    regions = LEFT.put(PlacedTensor((6144, 2048), PRODUCT.outputs[0], "name", "f_dispatch_1 (dispatch 3)"))
+    operands = [BLOCK, (16384, 4096), (32768, 2048)]
+    outputs = outputs_of(operands, [(32768, 2048)], PRODUCT, {}, regions)
+    inputs = inputs_of(operands, outputs, PRODUCT, {}, regions)
+    assert [tensor.type for tensor in (*inputs, *outputs)] == ["16x32xf32", "32x32xf32", "16x32xf32"]
+    assert inputs[0].origin == "f_dispatch_1 (dispatch 3)"

@@ -104,7 +104,10 @@ def test_an_editor_debugs_by_lines(client: Client) -> None:
     changed = client.ask("setVariable", variablesReference=reference, name="%i0", value="%i0 + 1")
     assert changed["body"]["value"] == "4.0 : f32"
     assert client.ask("evaluate", expression="%i0 * 2", frameId=frame["id"])["body"]["result"] == "8.0"
-    assert "NameError" in client.ask("evaluate", expression="nothing", frameId=frame["id"])["message"]
+    refused = client.ask("evaluate", expression="nothing", frameId=frame["id"])
+    assert "NameError" in refused["message"] and refused["body"]["error"]["format"] == refused["message"]
+    pages = [client.ask("stackTrace", threadId=1, startFrame=n, levels=1)["body"] for n in (0, 1)]
+    assert [len(page["stackFrames"]) for page in pages] == [1, 0] and pages[1]["totalFrames"] == 1
     for command, arguments in (
         ("nonsense", {}), ("scopes", {"frameId": 77}), ("scopes", {"frameId": -1}), ("scopes", {}),
     ):  # fmt: skip
@@ -118,6 +121,18 @@ def test_an_editor_debugs_by_lines(client: Client) -> None:
     assert client.process.wait(20) == 0
 
 
+def test_an_editor_stops_a_program_and_goes(client: Client) -> None:
+    """It asks to disconnect when it has heard of the end, and gets an answer."""
+    client.launch(module=str(RELEASES / "scalars_math-20240129.785.vmfb"), function="unary", input=["3"])
+    client.wait("initialized")
+    client.ask("configurationDone")
+    assert client.wait("stopped")["reason"] == "entry"
+    assert client.ask("terminate")["success"]
+    client.wait("terminated")
+    assert client.ask("disconnect")["success"]
+    assert client.process.wait(20) == 0
+
+
 def test_an_editor_debugs_listings(client: Client) -> None:
     """A module without lines shows its instructions; breakpoints are of these, of imports and dispatches."""
     client.launch(
@@ -128,7 +143,7 @@ def test_an_editor_debugs_listings(client: Client) -> None:
     found = client.ask("setFunctionBreakpoints", breakpoints=names)["body"]["breakpoints"]
     assert [row["verified"] for row in found] == [True, True, False]
     client.ask("configurationDone")
-    assert client.wait("stopped")["reason"] == "step"
+    assert client.wait("stopped")["reason"] == "entry"
     (frame,) = client.ask("stackTrace")["body"]["stackFrames"]
     reference = frame["source"]["sourceReference"]
     listing = client.ask("source", sourceReference=reference)["body"]["content"].splitlines()

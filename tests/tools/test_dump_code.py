@@ -162,6 +162,12 @@ def test_names_that_are_near_are_offered() -> None:
         dump.main(["--asm", "--function=vecmat", str(DIGITS / "digits.vmvx.vmfb")])
 
 
+def test_bytecode_of_a_dispatch_is_not_there() -> None:
+    name = "classify_dispatch_5_vecmat_10x64_f32"
+    with pytest.raises(NotFoundError, match="--llvm shows the code of a dispatch of VMVX"):
+        dump.main(["--output=disassembly", f"--function={name}", str(DIGITS / "digits.vmvx.vmfb")])
+
+
 def test_a_function_without_dispatches_offers_none(module: str) -> None:
     with pytest.raises(NotFoundError, match=r"`jitree dump --tiers` says why$"):
         dump.main(["--asm", "--function=mixed", module])

@@ -343,7 +343,8 @@ def test_what_has_made_it_comes_first() -> None:
     declaration = "`sync func @narrow(%input0: tensor<8xf32>) -> (%output0: tensor<8xf16>)`"
     assert jitree_process("run", "--device=local-sync", *SEEN, "--check-finite").stderr == (
         f"DATA_LOSS; {NARROW} (dispatch 0) makes inf at (5,) (bits 0x7c00) in output 0 (8xf16, type: name), "
-        "and its inputs have none; module.narrow+00000116; while invoking host function hal.fence.await; "
+        "and its inputs have none: input 0 (8xf32), which comes from argument 0; module.narrow+00000116; "
+        "while invoking host function hal.fence.await; "
         f"invoking function 'narrow'; {declaration}; module.narrow+00000148\n"
     )
     infinite = ("--device=local-sync", *SEEN[:2], "--input=8xf32=1 2 3 4 5 inf 7 8")
