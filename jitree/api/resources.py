@@ -53,12 +53,13 @@ class Resources(Unique):
     ) -> None:
         """``registry``: drivers by name, None = those of this process. ``loaders``: makers of executables for
         devices without threads, None = all there are."""
+        if registry is not None:
+            require("registry", "a DriverRegistry", registry, DriverRegistry)
         self.driver_registry = all_drivers() if registry is None else registry
         """The drivers by name."""
         self.ref_types = RefTypes()
         """The types of references that sessions of the instance have in common."""
         self.ref_types.declare(HAL_TYPES)
-        require_option("registry", "a DriverRegistry", registry, DriverRegistry)
         self._loaders = None if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
         self._host_allocator = HeapAllocator()
 

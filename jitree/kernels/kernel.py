@@ -94,7 +94,7 @@ class BoundTensor(NamedTuple):
         return [count if size < 0 else size for size in self.array_shape]
 
     def _told(self, room: int) -> str:
-        """What :func:`jitree.kernels.describe` tells of the binding, as far as its name and length say it."""
+        """What :func:`jitree.kernels.describe` tells of the binding, by name and length."""
         said = parse(self.dispatch)
         fitting = [kind for kind in (*said.factors, *said.outputs, *said.inputs) if fits(kind, room)]
         if fitting:
