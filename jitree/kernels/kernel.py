@@ -94,7 +94,7 @@ class BoundTensor(NamedTuple):
         return [count if size < 0 else size for size in self.array_shape]
 
     def _told(self, room: int) -> str:
-        """What :func:`jitree.kernels.describe` tells of the binding, as far as its name and length say it."""
+        """What :func:`jitree.kernels.describe` tells of the binding by name and length."""
         said = parse(self.dispatch)
         fitting = [kind for kind in (*said.factors, *said.outputs, *said.inputs) if fits(kind, room)]
         if fitting:
@@ -185,6 +185,11 @@ class Kernel:
         """Lists tensors of dispatches in order, from names where not given.
 
         INVALID_ARGUMENT if neither says them."""
+        if None in counts and not self.types and not self.address:
+            raise InvalidArgumentError(
+                f"types: nothing says which bindings {' and '.join(names)} has; give types= in order, as "
+                "jitree.kernels.describe shows them"
+            )
         *others, last = (count or 0 for count in counts)
         first_of_last = sum(others)
         if None in counts:  # all that are given are the last one's

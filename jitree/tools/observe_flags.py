@@ -49,7 +49,8 @@ _WHOLE: Final = ("npz", "safetensors")
 def looking_into(session: Session, flags: ParsedFlags) -> Iterator[None]:
     """Taps and checks as the flags want them; what taps found is printed at the end, also of a call that
     failed."""
-    session.check_finite(check_finite(flags))
+    if wanted := check_finite(flags):
+        session.check_finite(wanted)
     for text in flags.texts("replace"):
         _replace(session, text)
     taps = _taps(session, flags.texts("tap"), flags.text("tap_output"))
