@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from jitree.base.events import CALL, CallEvent
@@ -19,6 +20,7 @@ from jitree.dispatch.plain.counting import CountingEngine
 from jitree.errors import FailedPreconditionError, UnimplementedError
 from jitree.observe.observation import Observation, Onlooker
 from jitree.observe.tolerance import statistics as compute_statistics
+from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -125,11 +127,19 @@ class Debugger(Onlooker):
         self._is_looking = True
         machine: Any = self.stepper.machine
         if machine is not None and machine.observed is None:  # its call has begun before
-            event = CallEvent(CALL, machine.function.name, ())
+            event = CallEvent(CALL, machine.function.name, self._arguments(machine))
             event.machine = machine
             for reader in self.session.context.table.readers:
                 if isinstance(reader, Observation):
                     reader.begins(event)
+
+    def _arguments(self, machine: Any) -> list[object]:
+        """References that the call got, by position, while it is at its first instruction."""
+        *inner, frame = frames_of(machine, machine.pc, self.codes)
+        if inner or frame.offset != min(frame.code.words):
+            return []
+        refs, tags = count(), parse(frame.code.module.functions[frame.code.ordinal].cconv).arguments
+        return [frame.ref(next(refs)) if tag == "r" else None for tag in tags]
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         reasons = list[str]()
