@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from jitree.base.events import CALL, CallEvent
@@ -20,7 +19,6 @@ from jitree.dispatch.plain.counting import CountingEngine
 from jitree.errors import FailedPreconditionError, UnimplementedError
 from jitree.observe.observation import Observation, Onlooker
 from jitree.observe.tolerance import statistics as compute_statistics
-from jitree.vmfb.cconv import parse
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -138,8 +136,9 @@ class Debugger(Onlooker):
         *inner, frame = frames_of(machine, machine.pc, self.codes)
         if inner or frame.offset != min(frame.code.words):
             return []
-        refs, tags = count(), parse(frame.code.module.functions[frame.code.ordinal].cconv).arguments
-        return [frame.ref(next(refs)) if tag == "r" else None for tag in tags]
+        function = frame.code.program.functions[frame.code.ordinal]
+        slots = zip(function.cconv.arguments, function.argument_slots, strict=False)
+        return [frame.ref(number) if item == "r" else None for item, (_, number) in slots]
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         reasons = list[str]()

@@ -272,10 +272,11 @@ def _types(types: Types) -> dict[int, tuple[BoundTensor, ...]]:
     several: dict[int, Any] = {
         number: given if isinstance(given, (list, tuple)) else [given] for number, given in types.items()
     }
-    tensors = {n: [bound_tensor(n, text) for text in texts] for n, texts in several.items()}
     return {
-        n: tuple(bound if len(bound) == 1 else (each._replace(offset=each.offset or 0) for each in bound))
-        for n, bound in tensors.items()
+        n: tuple(
+            bound_tensor(n, text if len(texts) == 1 or "@" in str(text) else f"{text}@0") for text in texts
+        )
+        for n, texts in several.items()
     }
 
 

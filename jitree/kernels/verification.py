@@ -8,7 +8,7 @@ import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError
-from jitree.hal.stepwise import memory
+from jitree.hal.stepwise import memory, merged
 from jitree.observe.tolerance import compare
 from jitree.regs.memory import address_of
 
@@ -49,19 +49,13 @@ class CopiedMemory:
     """Copies of ranges, which share what ranges share."""
 
     def __init__(self, extents: Sequence[Extent]) -> None:
-        self.regions: list[CopiedRange] = []
-        ends: list[list[int]] = []
-        for address, length in sorted(extents):
-            if ends and address <= ends[-1][1]:
-                ends[-1][1] = max(ends[-1][1], address + length)
-            else:
-                ends.append([address, address + length])
-        self.regions = [CopiedRange(first, end) for first, end in ends]
-        self.extents = [(self._moved(address), length) for address, length in extents]
+        self.regions = [CopiedRange(first, first + length) for first, length in merged(extents)]
+        self.extents = [(self._moved(*extent), extent[1]) for extent in extents]
         """The ranges in the copies."""
 
-    def _moved(self, address: int) -> int:
-        (region,) = (each for each in self.regions if each.first <= address <= each.end)
+    def _moved(self, address: int, length: int) -> int:
+        held = (each for each in self.regions if each.first <= address and address + length <= each.end)
+        region = next(held)
         return region.address + address - region.first
 
     def keep_changes(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.report import ProgramReport, add_code, look
@@ -66,17 +67,9 @@ def _read(made: ProgramReport, path: str) -> ModuleTables | None:
         made.about.append(Notice(f"the file is damaged: {error}", WRONG))
         made.about.append(Text("What is wrong", "\n".join(findings(archive))))
         return None
-    facts = [line.partition(":") for line in _head(summary_lines(tables))]
+    facts = [line.partition(":") for line in takewhile(bool, summary_lines(tables))]
     made.about.append(PageTable("Module", (), [(name, value.strip()) for name, _, value in facts]))
     return tables
-
-
-def _head(lines: Iterator[str]) -> Iterator[str]:
-    """The lines before the first empty one."""
-    for line in lines:
-        if not line:
-            return
-        yield line
 
 
 def _look(made: ProgramReport, flags: ParsedFlags) -> bool:
