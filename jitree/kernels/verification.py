@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from jitree.regs.memory import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from jitree.hal.stepwise import Extent
     from jitree.kernels.kernel import BoundTensor
@@ -87,17 +89,24 @@ class CheckedDispatch(NamedTuple):
     extents: Sequence[Extent]
 
 
+def require_near(what: str, here: npt.NDArray[Any], there: npt.NDArray[Any], allowed: Tolerance) -> None:
+    """FAILED_PRECONDITION with the first element that is not near. ``what``: who differs, and where."""
+    found = compare(here, there, here.shape, allowed)
+    if found.first is not None:
+        raise FailedPreconditionError(
+            f"{what} {found.first}; {found.differing} of {found.size} elements differ, by {found.max_abs:g} "
+            f"(relative {found.max_rel:g}) at most, allowed: {allowed}; correct it, or pass atol=, rtol= or "
+            "ulp="
+        )
+
+
 def _require_tensors(what: str, part: CheckedDispatch, copies: Sequence[Extent], allowed: Tolerance) -> None:
     """Compares tensors. Copies get the originals' elements, which are near."""
     for tensor in part.tensors:
         here, there = (tensor.view(memory(extents[tensor.binding])) for extents in (copies, part.extents))
-        found = compare(here, there, here.shape, allowed)
-        if found.first is not None:
-            raise FailedPreconditionError(
-                f"{what} differ in binding {tensor.binding} of {part.name} ({tensor}) {found.first}; "
-                f"{found.differing} of {found.size} elements differ, by {found.max_abs:g} (relative "
-                f"{found.max_rel:g}) at most, allowed: {allowed}; correct it, or pass atol=, rtol= or ulp="
-            )
+        require_near(
+            f"{what} differ in binding {tensor.binding} of {part.name} ({tensor})", here, there, allowed
+        )
         here[...] = there
 
 
