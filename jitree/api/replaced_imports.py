@@ -19,7 +19,7 @@ from jitree.dispatch.sites import HostTarget
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from jitree.hal.buffer import BufferView
 from jitree.kernels.replacement import ReplacedDispatches, Replacement
-from jitree.observe.tolerance import compare
+from jitree.kernels.verification import require_near
 from jitree.regs.buffer import VmBuffer
 from jitree.vmfb.cconv import parse
 
@@ -208,11 +208,7 @@ class _Verification:
             raise FailedPreconditionError(
                 f"{what}: {here.shape} of {here.dtype} and {there.shape} of {there.dtype}"
             )
-        found = compare(here, there, here.shape, self._allowed)
-        if found.first is not None:
-            raise FailedPreconditionError(
-                f"{what} {found.first}, allowed: {self._allowed}; correct it, or pass atol=, rtol= or ulp="
-            )
+        require_near(what, here, there, self._allowed)
 
 
 def _array(value: object, state: ModuleState) -> npt.NDArray[Any]:

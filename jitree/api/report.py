@@ -15,7 +15,6 @@ from jitree.base.page import WRONG, Notice, Piece, Text, document, notebook
 from jitree.errors import NonFiniteError, StatusError, system_refusals
 from jitree.observe.finite import DEFAULT, FiniteCheck
 from jitree.observe.graph import EVERYTHING
-from jitree.observe.observation import Onlooker
 from jitree.observe.pieces import dispatch_pieces
 from jitree.vmfb.decode import BytecodeModule
 
@@ -83,26 +82,19 @@ class ProgramReport(Unique):
         return f"<jitree report: {self.title}; save(path) writes it>"
 
 
-class _FirstFault(Onlooker):
+class _FirstFault(FiniteCheck):
     """Finds what ``check_finite`` finds, without an end of the call."""
 
-    needs_changes = True
-
     def __init__(self) -> None:
-        self._check = FiniteCheck(DEFAULT)
+        super().__init__(DEFAULT)
         self.found: NonFiniteError | None = None
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         if self.found is None:
             try:
-                self._check.looks_at(dispatch)
+                super().looks_at(dispatch)
             except NonFiniteError as error:
                 self.found = error
-
-    @property
-    def read(self) -> str:
-        """What first read a value that is not finite and that no dispatch made."""
-        return self._check.first_read
 
 
 def report(
@@ -146,5 +138,5 @@ def look(made: ProgramReport, session: Any, call: Callable[[], object]) -> None:
         made.error = made.error or error
     is_fault = isinstance(made.error, NonFiniteError)
     made.fault = made.error if is_fault else first.found  # type: ignore[assignment]
-    if made.fault is None and first.read:
-        made.miss(f"values that are not finite come from elsewhere: {first.read}")
+    if made.fault is None and first.first_read:
+        made.miss(f"values that are not finite come from elsewhere: {first.first_read}")

@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from functools import partialmethod
+from functools import partial, partialmethod
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -232,11 +232,10 @@ class Adapter(FrontEnd):
         number, breakpoints = source.get("sourceReference"), self._require_debugger().breakpoints
         if number:
             code = self._listings[number - 1]
-
-            def at(row: Body) -> Breakpoint:
-                return breakpoints.add_at(code, list(code.lines)[row["line"] - 1], row.get("condition", ""))
-
-            return self._replaced(number, lines, at)
+            places, add = list(code.lines), partial(breakpoints.add_at, code)
+            return self._replaced(
+                number, lines, lambda row: add(places[row["line"] - 1], row.get("condition", ""))
+            )
         path = source["path"]
         return self._replaced(path, lines, lambda row: breakpoints.add(_place(f"{path}:{row['line']}", row)))
 

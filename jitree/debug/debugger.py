@@ -125,11 +125,20 @@ class Debugger(Onlooker):
         self._is_looking = True
         machine: Any = self.stepper.machine
         if machine is not None and machine.observed is None:  # its call has begun before
-            event = CallEvent(CALL, machine.function.name, ())
+            event = CallEvent(CALL, machine.function.name, self._arguments(machine))
             event.machine = machine
             for reader in self.session.context.table.readers:
                 if isinstance(reader, Observation):
                     reader.begins(event)
+
+    def _arguments(self, machine: Any) -> list[object]:
+        """References that the call got, by position, while it is at its first instruction."""
+        *inner, frame = frames_of(machine, machine.pc, self.codes)
+        if inner or frame.offset != min(frame.code.words):
+            return []
+        function = frame.code.program.functions[frame.code.ordinal]
+        slots = zip(function.cconv.arguments, function.argument_slots, strict=False)
+        return [frame.ref(number) if item == "r" else None for item, (_, number) in slots]
 
     def looks_at(self, dispatch: ObservedDispatch) -> None:
         reasons = list[str]()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
@@ -99,6 +99,18 @@ def memory(extent: Extent, owner: object = None) -> Bytes:
     array: Any = _bytes(ctypes.c_uint8, length).from_address(address)
     array.owner = owner
     return np.frombuffer(array, np.uint8)
+
+
+def merged(extents: Iterable[Extent]) -> list[Extent]:
+    """Ranges that share no byte. Those that only touch stay apart: they may be of several allocations."""
+    found: list[Extent] = []
+    for address, length in sorted(extents):
+        if found and address < sum(found[-1]):
+            start = found[-1][0]
+            found[-1] = start, max(sum(found[-1]), address + length) - start
+        else:
+            found.append((address, length))
+    return found
 
 
 def looked_at(extent: Extent) -> Bytes:

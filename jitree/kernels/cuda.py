@@ -217,7 +217,7 @@ class Verification(EventReader):
 def _run_on_copies(
     launches: CudaLaunches, copied: CopiedMemory, counts: Sequence[int], steps: Sequence[DeviceStep]
 ) -> None:
-    """Launches the kernel on copies on the device, with zones around them. The stream's
+    """Launches the kernel on copies on the device. They come back with the zones around them. The stream's
     lock is held."""
     stream: Any = launches.stream
     api = stream.api

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jitree.errors import InvalidArgumentError, is_interruption
+from jitree.hal.stepwise import merged
 from jitree.kernels.kernel import DEVICE, GRID, KernelCall
 from jitree.kernels.local import failure_of
 from jitree.regs.memory import address_of
@@ -89,18 +90,10 @@ class StreamCalls:
 
 
 class Mirror:
-    """Holds ranges of the device on the host; those that overlap share memory. Those that only touch may be
-    of several allocations, which no copy goes across."""
+    """Holds ranges of the device on the host; those that overlap share memory."""
 
     def __init__(self, ranges: Sequence[Extent]) -> None:
-        self.regions: list[tuple[int, npt.NDArray[np.uint8]]] = []
-        first = end = -1
-        for address, length in [*sorted(ranges), (1 << 62, 0)]:
-            if address >= end:
-                if end >= 0:
-                    self.regions.append((first, np.zeros(end - first, np.uint8)))
-                first = end = address
-            end = max(end, address + length)
+        self.regions = [(first, np.zeros(length, np.uint8)) for first, length in merged(ranges)]
 
     def at(self, address: int, length: int) -> npt.NDArray[np.uint8]:
         for first, data in self.regions:

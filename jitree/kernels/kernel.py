@@ -94,7 +94,7 @@ class BoundTensor(NamedTuple):
         return [count if size < 0 else size for size in self.array_shape]
 
     def _told(self, room: int) -> str:
-        """What :func:`jitree.kernels.describe` tells of the binding, by name and length."""
+        """What :func:`jitree.kernels.describe` tells of the binding by name and length."""
         said = parse(self.dispatch)
         fitting = [kind for kind in (*said.factors, *said.outputs, *said.inputs) if fits(kind, room)]
         if fitting:
@@ -185,6 +185,11 @@ class Kernel:
         """Lists tensors of dispatches in order, from names where not given.
 
         INVALID_ARGUMENT if neither says them."""
+        if None in counts and not self.types and not self.address:
+            raise InvalidArgumentError(
+                f"types: nothing says which bindings {' and '.join(names)} has; give types= in order, as "
+                "jitree.kernels.describe shows them"
+            )
         *others, last = (count or 0 for count in counts)
         first_of_last = sum(others)
         if None in counts:  # all that are given are the last one's
@@ -267,10 +272,11 @@ def _types(types: Types) -> dict[int, tuple[BoundTensor, ...]]:
     several: dict[int, Any] = {
         number: given if isinstance(given, (list, tuple)) else [given] for number, given in types.items()
     }
-    tensors = {n: [bound_tensor(n, text) for text in texts] for n, texts in several.items()}
     return {
-        n: tuple(bound if len(bound) == 1 else (each._replace(offset=each.offset or 0) for each in bound))
-        for n, bound in tensors.items()
+        n: tuple(
+            bound_tensor(n, text if len(texts) == 1 or "@" in str(text) else f"{text}@0") for text in texts
+        )
+        for n, texts in several.items()
     }
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.errors import FailedPreconditionError
-from jitree.hal.stepwise import memory
+from jitree.hal.stepwise import memory, merged
 from jitree.observe.tolerance import compare
 from jitree.regs.memory import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from jitree.hal.stepwise import Extent
     from jitree.kernels.kernel import BoundTensor
@@ -49,19 +51,13 @@ class CopiedMemory:
     """Copies of ranges, which share what ranges share."""
 
     def __init__(self, extents: Sequence[Extent]) -> None:
-        self.regions: list[CopiedRange] = []
-        ends: list[list[int]] = []
-        for address, length in sorted(extents):
-            if ends and address <= ends[-1][1]:
-                ends[-1][1] = max(ends[-1][1], address + length)
-            else:
-                ends.append([address, address + length])
-        self.regions = [CopiedRange(first, end) for first, end in ends]
-        self.extents = [(self._moved(address), length) for address, length in extents]
+        self.regions = [CopiedRange(first, first + length) for first, length in merged(extents)]
+        self.extents = [(self._moved(*extent), extent[1]) for extent in extents]
         """The ranges in the copies."""
 
-    def _moved(self, address: int) -> int:
-        (region,) = (each for each in self.regions if each.first <= address <= each.end)
+    def _moved(self, address: int, length: int) -> int:
+        held = (each for each in self.regions if each.first <= address and address + length <= each.end)
+        region = next(held)
         return region.address + address - region.first
 
     def keep_changes(self) -> None:
@@ -93,17 +89,24 @@ class CheckedDispatch(NamedTuple):
     extents: Sequence[Extent]
 
 
+def require_near(what: str, here: npt.NDArray[Any], there: npt.NDArray[Any], allowed: Tolerance) -> None:
+    """FAILED_PRECONDITION with the first element that is not near. ``what``: who differs, and where."""
+    found = compare(here, there, here.shape, allowed)
+    if found.first is not None:
+        raise FailedPreconditionError(
+            f"{what} {found.first}; {found.differing} of {found.size} elements differ, by {found.max_abs:g} "
+            f"(relative {found.max_rel:g}) at most, allowed: {allowed}; correct it, or pass atol=, rtol= or "
+            "ulp="
+        )
+
+
 def _require_tensors(what: str, part: CheckedDispatch, copies: Sequence[Extent], allowed: Tolerance) -> None:
     """Compares tensors. Copies get the originals' elements, which are near."""
     for tensor in part.tensors:
         here, there = (tensor.view(memory(extents[tensor.binding])) for extents in (copies, part.extents))
-        found = compare(here, there, here.shape, allowed)
-        if found.first is not None:
-            raise FailedPreconditionError(
-                f"{what} differ in binding {tensor.binding} of {part.name} ({tensor}) {found.first}; "
-                f"{found.differing} of {found.size} elements differ, by {found.max_abs:g} (relative "
-                f"{found.max_rel:g}) at most, allowed: {allowed}; correct it, or pass atol=, rtol= or ulp="
-            )
+        require_near(
+            f"{what} differ in binding {tensor.binding} of {part.name} ({tensor})", here, there, allowed
+        )
         here[...] = there
 
 

@@ -178,12 +178,8 @@ def graph_drawing(
 
 def number_of(graph: DispatchGraph, ordinal: int | None) -> int | None:
     """The node of a dispatch of the last call."""
-    found = (
-        number
-        for number in range(len(graph.dispatches) - 1, -1, -1)
-        if graph.dispatches[number].ordinal == ordinal
-    )
-    return None if ordinal is None else next(found, None)
+    numbers = reversed(range(0 if ordinal is None else len(graph.dispatches)))
+    return next((number for number in numbers if graph.dispatches[number].ordinal == ordinal), None)
 
 
 def _node(dispatch: ObservedDispatch, words: TextNumbers) -> list[Any]:

@@ -20,7 +20,7 @@ from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import UnimplementedError, locations
 from jitree.hal.command_list import ListCommandBuffer
-from jitree.hal.stepwise import DeviceStep, Extent
+from jitree.hal.stepwise import DeviceStep, Extent, merged
 from jitree.observe.export_names import TensorKind, parse
 from jitree.observe.origins import CallOrigin, ObservedCall, Origins
 from jitree.observe.regions import (
@@ -293,7 +293,7 @@ class _Submission(Unique, EventReader):
             return
         if writes is None or needs_changes or not writes.are_whole:
             numbers = range(len(step.operands)) if writes is None else writes.bindings
-            extents = _merged([step.operands[number] for number in numbers])
+            extents = merged([step.operands[number] for number in numbers])
             self._digests = [Digest(extent, step.look) for extent in extents]
 
     def ends(self, step: DeviceStep) -> None:
@@ -418,18 +418,6 @@ def _found(
 _MOVED: Final = {"read": READ, "update": "an update with data of the program", "fill": "a fill"}
 """What made a tensor that no dispatch made."""
 _COPY: Final = "a copy of "
-
-
-def _merged(extents: Sequence[Extent]) -> list[Extent]:
-    """Ranges that share no byte."""
-    found: list[Extent] = []
-    for address, length in sorted(extents):
-        if found and address <= sum(found[-1]):
-            start = found[-1][0]
-            found[-1] = start, max(sum(found[-1]), address + length) - start
-        else:
-            found.append((address, length))
-    return found
 
 
 class Dispatches(Onlooker):

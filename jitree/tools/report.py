@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.report import ProgramReport, add_code, look
 from jitree.api.showing import function_pieces
 from jitree.base.page import WRONG, Notice, PageTable, Text
 from jitree.compare.peers import is_onnx
+from jitree.compare.sides import function_of
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.tools.comparing import GROUPS, allowed, inputs_of, side, two_sides
 from jitree.tools.dump_summary import executable_lines, findings, summary_lines
@@ -66,17 +68,9 @@ def _read(made: ProgramReport, path: str) -> ModuleTables | None:
         made.about.append(Notice(f"the file is damaged: {error}", WRONG))
         made.about.append(Text("What is wrong", "\n".join(findings(archive))))
         return None
-    facts = [line.partition(":") for line in _head(summary_lines(tables))]
+    facts = [line.partition(":") for line in takewhile(bool, summary_lines(tables))]
     made.about.append(PageTable("Module", (), [(name, value.strip()) for name, _, value in facts]))
     return tables
-
-
-def _head(lines: Iterator[str]) -> Iterator[str]:
-    """The lines before the first empty one."""
-    for line in lines:
-        if not line:
-            return
-        yield line
 
 
 def _look(made: ProgramReport, flags: ParsedFlags) -> bool:
@@ -106,16 +100,10 @@ def _called(made: ProgramReport, sides: Sequence[Any], flags: ParsedFlags) -> li
         made.about += function_pieces(loaded)
         inputs = _inputs(made, sides, flags, loaded)
         if inputs is not None:
-            function = _function(loaded, flags)
+            function = function_of(loaded, flags.text("function") or None)
             wait_for_compiled_code(session)
             look(made, session, lambda: function(*inputs))
     return inputs
-
-
-def _function(loaded: Any, flags: ParsedFlags) -> Any:
-    from jitree.compare.sides import function_of
-
-    return function_of(loaded, flags.text("function") or None)
 
 
 def _inputs(made: ProgramReport, sides: Sequence[Any], flags: ParsedFlags, loaded: Any) -> list[Any] | None:
@@ -127,7 +115,7 @@ def _inputs(made: ProgramReport, sides: Sequence[Any], flags: ParsedFlags, loade
         if names:
             made.miss(f"no function was called: name one with --function= ({', '.join(names)})")
         return None
-    function = _function(loaded, flags)
+    function = function_of(loaded, flags.text("function") or None)
     if function.arguments and not flags.texts("input"):
         made.miss(f"{function.name} was not called, so there is no graph: --input= gives its arguments")
         return None

@@ -68,8 +68,8 @@ SCRIPTS = [
         ["break dispatch *mul* if outputs[0].max() > 19", "tap *", "break import hal.fence*", "continue",
          "where", "list", "delete 3", "continue", "print outputs[0]", "print inputs[0].sum()", "continue"],
         ["stopped: breakpoint 3, import hal.fence*", "B ", "-> ", "vm.call @hal.fence.create",
-         "stopped: breakpoint 1, dispatch *mul*", "(dispatch 0)", "array([ 5., 10., 15., 20.]", "10.0",
-         "f32 min 5 max 20 mean 12.5", "4xf32=5 10 15 20"],
+         "stopped: breakpoint 1, dispatch *mul*", "(dispatch 0)", "input 1: 4xf32 (declared)",
+         "array([ 5., 10., 15., 20.]", "10.0", "f32 min 5 max 20 mean 12.5", "4xf32=5 10 15 20"],
     ),
     (
         RELEASES / "simple_mul-3.13.0.vmfb", "simple_mul", ["4xf32=1 2 3 4", "4xf32=2"],

@@ -272,6 +272,14 @@ def test_what_is_refused(name: Any, kernel: Any, options: dict[str, Any], text: 
         assert np.array_equal(np.asarray(module.classify(IMAGE)), expected)
 
 
+def test_types_of_old_executables_are_to_be_given() -> None:
+    """Theirs do not say how many bindings there are."""
+    with pytest.raises(
+        jitree.errors.InvalidArgumentError, match="nothing says which bindings main and other"
+    ):
+        Kernel(half).tensors(["main", "other"], [2, None])
+
+
 def test_a_dispatch_has_one_replacement() -> None:
     with jitree.Session("local-sync") as session:
         module = session.load(DIGITS / "digits.llvm-cpu.vmfb")
