@@ -133,8 +133,10 @@ class Session(Observable, Finalized, Remade):
         "inputs" refuses such arguments as well; for more see :mod:`jitree.observe.finite`.
 
         NOT_FOUND for an unknown driver, builtin module or missing archive, UNAVAILABLE when no device can be
-        created, INVALID_ARGUMENT for an unknown tier or damaged archive.
+        created, INVALID_ARGUMENT for an unknown tier or damaged archive, FAILED_PRECONDITION at exit.
         """
+        if sys.is_finalizing():
+            require_interpreter()
         session_arguments.choose_cache(cache_dir)
         if watchdog is not None:
             start_watchdog(watchdog)

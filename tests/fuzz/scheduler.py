@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dis import get_instructions
 from math import inf
-from traceback import format_stack
+from traceback import format_stack, walk_stack
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
@@ -52,14 +52,18 @@ _SECONDS: Final = 10.0
 _EARLY: Final = 1 / 24
 """How often a thread that is to lose its turn loses it until a deadline of another one has passed."""
 
-_AWAKE: Final = 1 / 4
+_AWAKE: Final = 1 / 2
 """How often a thread that has waited loses its turn soon: what it has now, others do not expect."""
-_STEPS: Final = 6
+_STEPS: Final = 3
 """Points that it comes, at most, until then."""
 
 
 class Stopped(BaseException):
     """Ends a thread whose case has ended."""
+
+
+class Alarm(Exception):
+    """What the handler of a signal raises."""
 
 
 class Schedule(NamedTuple):
@@ -72,6 +76,8 @@ class Schedule(NamedTuple):
     """Turns that are lost; later ones end where a thread waits."""
     collects: float = 0.0
     """How often the garbage collector runs where one is lost."""
+    signals: float = 0.0
+    """How often a signal comes to the first thread where that loses one; its handler raises."""
 
 
 class Actor:
@@ -106,9 +112,10 @@ class Scheduler:
         self.is_over = False
         self._left = inf
         self._ended: list[threading.Thread] = []
+        self._has_entered = False
+        """Whether a function in Python has begun since the last instruction."""
         self.trace: list[str] | None = None
         """The turns as lines, for who looks at a case."""
-        self.interrupts: Callable[[FrameType], None] | None = None
 
     # -- points ------------------------------------------------------------------------------------------
 
@@ -262,6 +269,7 @@ class Scheduler:
     # -- what Python traces ------------------------------------------------------------------------------
 
     def enter(self, frame: FrameType, event: str, argument: object) -> Any:
+        self._has_entered = True
         found = _places.get(frame.f_code)
         if found is None:
             found = _places[frame.f_code] = _places_of(frame.f_code)
@@ -271,31 +279,43 @@ class Scheduler:
         return self._opcode
 
     def _opcode(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "opcode" and frame.f_lasti in _places[frame.f_code]:
+        if event == "opcode" and frame.f_lasti in (places := _places[frame.f_code]):
             self._left -= 1
             if self._left <= 0:
-                code = frame.f_code
+                code, is_return = frame.f_code, places[frame.f_lasti] and self._has_entered
                 self.lose_turn(f"{code.co_filename[len(PACKAGE) :]}:{code.co_name}+{frame.f_lasti}")
                 frame.f_trace_opcodes = self._left != inf
+                if not is_return:
+                    self._signal(frame)
+        self._has_entered = False
         return self._opcode
+
+    def _signal(self, frame: FrameType) -> None:
+        """Raises as a handler does, which runs at such points, but not where a function in Python returns.
+        Python traces the thread no more then; imports do not survive that."""
+        chance = self._schedule.signals
+        if not chance or self.running is not self.main or self.chance.random() >= chance:
+            return
+        if not any("importlib" in caller.f_code.co_filename for caller, _ in walk_stack(frame)):
+            raise Alarm
 
 
 active: Scheduler | None = None
 UNMANAGED: Final[list[Any]] = []
 """Locks that are no marked points: who has one keeps its turn."""
-_places: Final[dict[CodeType, frozenset[int]]] = {}
+_places: Final[dict[CodeType, dict[int, bool]]] = {}
 
 
-def _places_of(code: CodeType) -> frozenset[int]:
-    """The instructions before which CPython 3.11 lets other threads run."""
+def _places_of(code: CodeType) -> dict[int, bool]:
+    """The instructions before which CPython 3.11 lets other threads run; whether they come after a call."""
     if not code.co_filename.startswith(TRACED) or code.co_qualname.startswith(_BY_ADDRESS):
-        return frozenset()
-    found, follows = set[int](), False
+        return {}
+    found, follows = dict[int, bool](), False
     for instruction in get_instructions(code):
         if follows or instruction.opname.startswith(("RESUME", "JUMP_BACKWARD")):
-            found.add(instruction.offset)
+            found[instruction.offset] = follows
         follows = instruction.opname.startswith("CALL")
-    return frozenset(found)
+    return found
 
 
 @contextmanager

@@ -104,3 +104,13 @@ def test_awaited_calls_that_wait_for_variables_have_no_order(seed: int, gap: int
     )
     found, counts = run_numbers(lambda _: turns.run(case), iter([range(1)]), 1, prepare=turns.prepare)
     assert not found and counts["awaited"] == 3, "\n".join(map(str, found))
+
+
+def test_a_signal_comes_to_the_first_thread_where_its_handler_would_run() -> None:
+    """Not where a function in Python returns; a seed gives the same signals each time."""
+    schedule = Schedule(3, 30, 1000, signals=0.3)
+    case = turns.Case(
+        "local-sync", "plain", ((("increment", 1), ("double", 2), ("storage", 3)) * 3,), schedule
+    )
+    found, counts = run_numbers(lambda _: turns.run(case), iter([range(1)] * 2), 1, prepare=turns.prepare)
+    assert not found and counts["Alarm"] > 2 and counts["Alarm"] % 2 == 0, found

@@ -38,7 +38,7 @@ from jitree.hal.local.thread_team import Team
 from tests.api.programs import ASYNCHRONOUS, OUTPUTS, STATE
 from tests.fuzz import primitives, scheduler
 from tests.fuzz.campaign import CASES, Campaign, Result
-from tests.fuzz.scheduler import Schedule, Scheduler, Stopped, scheduled
+from tests.fuzz.scheduler import Alarm, Schedule, Scheduler, Stopped, scheduled
 
 DEVICES: Final = ("local-sync", "local-task://?threads=1", "local-task://?threads=2")
 TIERS: Final = ("plain", "fast")
@@ -65,15 +65,19 @@ class Case(NamedTuple):
 def generate(number: int) -> Case:
     chance = random.Random(f"turns {number}")
     few = chance.sample(_USUAL, 4)
-    usual = chance.choice((_USUAL, _USUAL, few, few, ["accumulate"]))
+    usual = chance.choice((_USUAL, _USUAL, few, few, _CROWDED))
+    is_crowded = usual is _CROWDED
+    least = 3 if is_crowded else 1
     scripts = tuple(
-        tuple((chance.choice(usual), chance.randrange(1 << 30)) for _ in range(chance.randint(1, 5)))
-        for _ in range(chance.randint(2, 4))
+        tuple((chance.choice(usual), chance.randrange(1 << 30)) for _ in range(chance.randint(least, 5)))
+        for _ in range(chance.randint(max(2, least), 4))
     )
+    gaps, most, devices = (GAPS[:5], MOST[-2:], DEVICES[1:]) if is_crowded else (GAPS, MOST, DEVICES)
     schedule = Schedule(
-        chance.randrange(1 << 30), chance.choice(GAPS), chance.choice(MOST), chance.choice((0, 0, 0.1))
+        chance.randrange(1 << 30), chance.choice(gaps), chance.choice(most), chance.choice((0, 0, 0.1))
     )
-    return Case(chance.choice(DEVICES), chance.choice(TIERS), scripts, schedule)
+    device, tier = chance.choice(devices), chance.choice(TIERS)
+    return Case(device, tier, scripts, schedule._replace(signals=chance.choice((0, 0, 0.3))))
 
 
 def smaller(case: Case) -> Iterator[Case]:
@@ -101,10 +105,11 @@ class Shared:
         names = {step for script in case.scripts for step, _ in script}
         self.ends: tuple[type[BaseException], ...] = (
             *((CancelledError,) if names & _CANCELLING else ()),
+            *((Alarm,) if case.schedule.signals else ()),
             *((FailedPreconditionError,) if names & _CLOSING else ()),
         )
         """What any call may end with."""
-        self.is_exact = not names & (_CANCELLING | _CLOSING | {"reload"})
+        self.is_exact = not (names & (_CANCELLING | _CLOSING | {"reload"}) or case.schedule.signals)
         self.may_overtake = "accumulate" in names
         """Whether awaited calls may find that another thread's call has the variables: they begin when it has
         ended, and they have no order then."""
@@ -134,19 +139,25 @@ class Thread:
 
     def run(self) -> None:
         for place, (step, seed) in enumerate(self.script):
-            self.chance.seed(seed)
             try:
-                getattr(self, step)()
-                self.shared.counts[step] += 1
-            except Stopped:
-                raise
-            except BaseException as error:
-                if isinstance(error, self.shared.ends):
-                    self.shared.counts[type(error).__name__] += 1
-                else:
-                    self.tell(f"step {place}, {step}: {error!r}")
-            self.shared.turns.step()
+                self.take(place, step, seed)
+                self.shared.turns.step()
+            except Alarm:  # it came while an object ended, and is raised a little later
+                self.shared.counts["Alarm"] += 1
         self.submitted.clear()
+
+    def take(self, place: int, step: str, seed: int) -> None:
+        self.chance.seed(seed)
+        try:
+            self.shared.turns.traced(getattr(self, step))
+            self.shared.counts[step] += 1
+        except Stopped:
+            raise
+        except BaseException as error:
+            if isinstance(error, self.shared.ends):
+                self.shared.counts[type(error).__name__] += 1
+            else:
+                self.tell(f"step {place}, {step}: {error!r}")
 
     def tell(self, what: str) -> None:
         self.shared.wrong.append(f"thread {self.number}: {what}")
@@ -328,8 +339,9 @@ _USUAL: Final = [
       "submit", "read", "add", "wrong", "refused", "awaited", "forget", "accumulate", "submit") * 3,
     "trim", "cancel", "cancel", "close", "reload", "session_of_its_own",
 ]  # fmt: skip
-
-
+_CROWDED: Final = ["accumulate"]
+"""Of threads that meet at one turn: one that ends, one that waits for it, and one that comes then. They lose
+many turns, and wait for a device."""
 _USES: Final = {
     "state": {"increment", "accumulate", "loop", "wrong", "awaited", "reload"},
     "outputs": {"double", "donate_shared", "use_shared", "storage", "in_place"},
