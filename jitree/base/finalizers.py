@@ -29,7 +29,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
 from weakref import ref
 
-from jitree.errors import FailedPreconditionError, UnimplementedError, is_interruption, keep_as_interruption
+from jitree.errors import (
+    FailedPreconditionError,
+    UnimplementedError,
+    is_interruption,
+    keep_as_interruption,
+    pass_interruption,
+)
 
 if TYPE_CHECKING:
     import threading
@@ -202,6 +208,17 @@ def require_no_brief_guard() -> None:
             "a finalizer (`__del__`) cannot wait for other threads where the garbage collector runs it in "
             "the midst of jitree's own work; leave what waits to another thread"
         )
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts a thread. Interrupted there, ``threading`` fails as it undoes what has begun: what interrupts is
+    raised instead."""
+    try:
+        thread.start()
+    except (KeyError, RuntimeError) as error:
+        if error.__context__ is not None:
+            pass_interruption(error.__context__)
+        raise
 
 
 def join(thread: threading.Thread) -> None:

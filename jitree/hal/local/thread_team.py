@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.finalizers import Finalizer, guard, join, uninterrupted
+from jitree.base.finalizers import Finalizer, guard, join, start_thread, uninterrupted
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.platform.threads import CAN_PARK, PARKING_CALL, allowed_processors
 from jitree.base.records import NamedTuple
@@ -100,7 +100,7 @@ class _Helpers:
         )
         self._threads.append(thread)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError as error:
             pass_interruption(error)
             self._threads.pop()
