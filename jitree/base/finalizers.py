@@ -20,6 +20,7 @@ import atexit
 import ctypes
 import os
 import sys
+from _queue import SimpleQueue
 from _thread import LockType, RLock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,13 +30,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
 from weakref import ref
 
-from jitree.errors import (
-    FailedPreconditionError,
-    UnimplementedError,
-    is_interruption,
-    keep_as_interruption,
-    pass_interruption,
-)
+from jitree.errors import FailedPreconditionError, UnimplementedError, is_interruption, keep_as_interruption
 
 if TYPE_CHECKING:
     import threading
@@ -211,14 +206,32 @@ def require_no_brief_guard() -> None:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Starts a thread. Interrupted there, ``threading`` fails as it undoes what has begun: what interrupts is
-    raised instead."""
-    try:
-        thread.start()
-    except (KeyError, RuntimeError) as error:
-        if error.__context__ is not None:
-            pass_interruption(error.__context__)
-        raise
+    """Starts a thread. It begins also where this is interrupted.
+
+    ``Thread.start`` is not for the thread that signals interrupt: an exception in it has the new thread die
+    as it begins, or is lost in a KeyError. So a thread in between calls it. What is still noted of the new
+    thread for Python's own tests calls Python code when it dies, which loses exceptions.
+    """
+    import threading
+
+    threading._dangling.discard(thread)  # type: ignore[attr-defined]
+    outcome: SimpleQueue[RuntimeError | None] = SimpleQueue()
+
+    def start() -> None:
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives none
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+    if threading.current_thread() is threading.main_thread():
+        start_new_thread(start, ())
+    else:
+        start()
+    failure = outcome.get()
+    if failure is not None:
+        raise failure
 
 
 def join(thread: threading.Thread) -> None:
