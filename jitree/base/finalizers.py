@@ -215,17 +215,17 @@ def start_thread(thread: threading.Thread) -> None:
     import threading
 
     threading._dangling.discard(thread)  # type: ignore[attr-defined]
-    outcome: SimpleQueue[RuntimeError | None] = SimpleQueue()
+    outcome: SimpleQueue[RuntimeError | MemoryError | None] = SimpleQueue()
 
     def start() -> None:
         try:
             thread.start()
-        except RuntimeError as error:  # the system gives none
+        except (RuntimeError, MemoryError) as error:  # the system gives none
             outcome.put(error)
         else:
             outcome.put(None)
 
-    if threading.current_thread() is threading.main_thread():
+    if get_ident() == threading.main_thread().ident:
         start_new_thread(start, ())
     else:
         start()
