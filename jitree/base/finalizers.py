@@ -20,6 +20,7 @@ import atexit
 import ctypes
 import os
 import sys
+from _queue import SimpleQueue
 from _thread import LockType, RLock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -202,6 +203,35 @@ def require_no_brief_guard() -> None:
             "a finalizer (`__del__`) cannot wait for other threads where the garbage collector runs it in "
             "the midst of jitree's own work; leave what waits to another thread"
         )
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts a thread. It begins also where this is interrupted.
+
+    ``Thread.start`` is not for the thread that signals interrupt: an exception in it has the new thread die
+    as it begins, or is lost in a KeyError. So a thread in between calls it. What is still noted of the new
+    thread for Python's own tests calls Python code when it dies, which loses exceptions.
+    """
+    import threading
+
+    threading._dangling.discard(thread)  # type: ignore[attr-defined]
+    outcome: SimpleQueue[RuntimeError | MemoryError | None] = SimpleQueue()
+
+    def start() -> None:
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:  # the system gives none
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+    if get_ident() == threading.main_thread().ident:
+        start_new_thread(start, ())
+    else:
+        start()
+    failure = outcome.get()
+    if failure is not None:
+        raise failure
 
 
 def join(thread: threading.Thread) -> None:

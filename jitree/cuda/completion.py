@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from jitree.base.finalizers import guard, join
+from jitree.base.finalizers import guard, join, start_thread
 from jitree.errors import StatusError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class InboxThread(Generic[Item]):
             arguments = (self._run, self._untaken)
             thread = threading.Thread(target=_run_first, args=arguments, name=self._name, daemon=True)
             self._threads.append(thread)
-            thread.start()
+            start_thread(thread)
 
     @property
     def inbox(self) -> SimpleQueue[Item | None]:

@@ -12,7 +12,6 @@ those are constants. Which a function uses is found in its words, and in those o
 from __future__ import annotations
 
 import time
-import weakref
 from _thread import LockType, allocate_lock
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +22,7 @@ import numpy as np
 
 from jitree.base import cancel_scopes
 from jitree.base.finalizers import with_lock
+from jitree.base.weak_sets import SharedWeakKeys
 from jitree.dispatch.engine import Pending
 from jitree.errors import FailedPreconditionError
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
@@ -114,7 +114,7 @@ def _all_of(uses: dict[int, set[Item]], ordinals: Iterable[int]) -> set[Item]:
     return set[Item]().union(*(uses.get(ordinal, ()) for ordinal in ordinals))
 
 
-_uses: Final = weakref.WeakKeyDictionary["DecodedModule", _Uses]()
+_uses: Final = SharedWeakKeys["DecodedModule", _Uses]()
 
 
 def uses_variables(function: FunctionRecord) -> bool:

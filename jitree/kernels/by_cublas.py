@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from jitree.base.platform import open_library
+from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InternalError, UnavailableError, pass_interruption
 from jitree.kernels.kernel import DEVICE, Kernel, KernelCall
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SONAMES: Final = ("libcublas.so.13", "libcublas.so.12")
 _ONE, _ZERO = ctypes.c_float(1), ctypes.c_float(0)
-_handles: WeakKeyDictionary[Stream, ctypes.c_void_p] = WeakKeyDictionary()
+_handles: Final = SharedWeakKeys["Stream", ctypes.c_void_p]()
 """What cuBLAS has of each device; it ends with the device's context."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -154,3 +155,14 @@ def test_an_interrupt_as_tracked_memory_goes_comes_out() -> None:
         if not interruption.came:
             break
     assert 1 < place < 19 and memory.tracked_peak == 64
+
+
+def test_no_weak_container_of_python_is_used() -> None:
+    """They call Python code as an item dies, in which what a signal's handler raises is lost."""
+    root = Path(dlpack.__file__).parents[1]
+    names = ("WeakSet(", "WeakKeyDictionary", "WeakValueDictionary")
+    texts = {
+        path: path.read_text(encoding="utf-8").replace("SharedWeakSet", "") for path in root.rglob("*.py")
+    }
+    used = [str(path) for path, text in texts.items() if any(name in text for name in names)]
+    assert used == [str(root / "base" / "weak_sets.py")]

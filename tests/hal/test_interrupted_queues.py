@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from jitree.base.finalizers import start_thread
 from jitree.errors import CancelledError, StatusCode, StatusError
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import require_going_on, this_thread
@@ -56,6 +57,31 @@ class Handlers:
 HANDLERS = [
     Handlers.function, Handlers.variadic, Handlers().method, Handlers(), partial(Handlers().method)
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_an_interrupt_as_a_thread_starts_goes_through(
+    monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    """The thread begins. In `Thread.start` the exception would be a KeyError, or have the thread die."""
+    start_new_thread = threading._start_new_thread  # type: ignore[attr-defined]
+
+    def interrupted(function: Any, arguments: Any) -> int:
+        number = int(start_new_thread(function, arguments))
+        if has_begun:
+            assert function.__self__._started.wait(TIMEOUT)
+        signal.raise_signal(signal.SIGALRM)
+        return number
+
+    before = signal.signal(signal.SIGALRM, Handlers.function)
+    monkeypatch.setattr(threading, "_start_new_thread", interrupted)
+    ended = threading.Event()
+    try:
+        with pytest.raises(Timeout):
+            start_thread(threading.Thread(target=ended.set))
+        assert ended.wait(TIMEOUT)
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("handler", HANDLERS, ids=["function", "variadic", "method", "object", "partial"])

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import guard, start_thread
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.codegen.image import shipped
@@ -316,7 +316,7 @@ def prepare_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> Bu
     if builds is not None:
         builds.add(builder)
     try:
-        builder.start()
+        start_thread(builder)
     except RuntimeError as error:
         pass_interruption(error)
         for item in wanted:

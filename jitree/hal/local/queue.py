@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import cancel_scopes
-from jitree.base.finalizers import brief_guard, end_each
+from jitree.base.finalizers import brief_guard, end_each, start_thread
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
 from jitree.hal.fence import COMES_AFTER, Fence, check_fences
@@ -271,7 +271,7 @@ class Waiter:
         thread = threading.Thread(target=self._run, name="jitree beside an event loop", daemon=True)
         try:
             self._thread = thread
-            thread.start()
+            start_thread(thread)
         except BaseException:
             if thread.ident is None:  # if it begins after all, it ends at once
                 self._thread = None

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.finalizers import Finalizer, guard, join, uninterrupted
+from jitree.base.finalizers import Finalizer, guard, join, start_thread, uninterrupted
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.platform.threads import CAN_PARK, PARKING_CALL, allowed_processors
 from jitree.base.records import NamedTuple
@@ -82,10 +82,11 @@ class _Helpers:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Starts the threads, as many as the system gives. Those of an earlier time have been stopped."""
-        _join([self._threads])
+        """Starts the threads, as many as the system gives. Those of an earlier time have been stopped; one
+        whose start was interrupted, and that begins from now on, ends at once."""
+        earlier, self._threads = self._threads, []
+        _join([earlier])
         atomic_store(self._team.posted, 0)
-        self._threads = []
         self._team.workers = self.thread_count - 1
         self._team.most = min(self.thread_count, self._processors) - 1
         self._start(1)
@@ -100,7 +101,7 @@ class _Helpers:
         )
         self._threads.append(thread)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError as error:
             pass_interruption(error)
             self._threads.pop()
@@ -108,6 +109,8 @@ class _Helpers:
             self._team.most = min(self._team.most, number - 1)
 
     def _serve(self, number: int) -> None:
+        if threading.current_thread() not in self._threads:
+            return
         self._start(number + 1)
         self._native.serve(self.address, number)
 

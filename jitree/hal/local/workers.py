@@ -18,7 +18,15 @@ from functools import partial
 from typing import Final, Protocol
 
 from jitree import errors
-from jitree.base.finalizers import Finalizer, brief_guard, end_each, join, uninterrupted, without_guards
+from jitree.base.finalizers import (
+    Finalizer,
+    brief_guard,
+    end_each,
+    join,
+    start_thread,
+    uninterrupted,
+    without_guards,
+)
 from jitree.base.platform.threads import Parking, place_thread
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
@@ -110,7 +118,7 @@ class _Shared:
             )
             self.threads[place] = thread
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError as error:
             errors.pass_interruption(error)
             with self.lock:
@@ -161,8 +169,6 @@ class _Shared:
             self._start_parking(place, processor, Parking())
         except (RuntimeError, OSError) as error:
             errors.pass_interruption(error)
-            if error.__context__ is not None:  # interrupted, `threading` gives back a lock that it has not
-                errors.pass_interruption(error.__context__)
             if not self.threads:
                 raise errors.ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error
 
@@ -173,7 +179,7 @@ class _Shared:
         )
         try:
             self.threads[place], self.coming = thread, True
-            thread.start()
+            start_thread(thread)
         except BaseException:
             if thread.ident is None:  # one that begins after all ends at once
                 del self.threads[place]

@@ -10,11 +10,11 @@ Everything else may be one: what is not followed costs a copy.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from jitree.base.cancel_scopes import require_going_on
+from jitree.base.weak_sets import SharedWeakKeys
 from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import ENTRY_PC, REF
@@ -44,7 +44,7 @@ _MOST_WORDS: Final = 1 << 20
 
 _State = dict[int, int]
 """What registers may hold; those that are not there hold nothing."""
-_known: Final = weakref.WeakKeyDictionary[BytecodeModule, bool]()
+_known: Final = SharedWeakKeys[BytecodeModule, bool]()
 
 
 def may_store_to_constants(modules: Iterable[object], loaders: Sequence[ExecutableLoader]) -> bool:
