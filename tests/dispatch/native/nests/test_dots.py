@@ -16,12 +16,13 @@ from jitree.base.platform import processor
 from jitree.codegen.image.compile import optimized_module, target_machine, target_of
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.lower import program as lowered_program
-from jitree.dispatch.native.nests import planner, reductions, tiles
+from jitree.dispatch.native.nests import loops, planner, reductions, tiles
 from jitree.dispatch.native.source import encode, from_program
 from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests import programs
 from tests.dispatch.native.nests.checking import check, some_memory
+from tests.dispatch.native.nests.harness import Compiled
 from tests.dispatch.native.nests.programs import (
     Body,
     Bound,
@@ -110,6 +111,30 @@ def test_the_last_extension_decides(loaded: str, extended: str, signed: bool) ->
     assert takes_dots(function)
     dot = only_nest(function).plan.product
     assert dot is None or (dot.element_signed, dot.row_signed) == (signed, True)
+    check(function)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("depth", [32, 35])
+def test_pieces_of_rows_are_asked_for(depth: int, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row by a matrix of which a nest takes some columns, all iterations of an instruction in each line."""
+    monkeypatch.setattr(planner, "STREAMED_BYTES", 1024)
+    for part in (planner, loops):
+        monkeypatch.setattr(part, "ROWS_AHEAD", 8)
+
+    def body(text: Text, at: list[str]) -> None:
+        column, k = at
+        place = ((column, depth), (k, 1)) if transposed else ((k, 160), (column, 1))
+        left, right = text.load("i8.s", 1, text.index(0, (k, 1))), text.load("i8.s", 2, text.index(0, *place))
+        out = text.index(0, (column, 1))
+        text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
+
+    function = program([Level(70), Level(depth)], body)
+    assert takes_dots(function)
+    nest = only_nest(function)
+    assert bool(nest.plan.streamed) != transposed
+    rows = nest.plan.product.group if nest.plan.product else 1
+    assert transposed or Compiled(nest).text.count("call void @llvm.prefetch") >= rows
     check(function)
 
 
