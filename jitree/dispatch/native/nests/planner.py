@@ -113,6 +113,8 @@ class _Planner:
             joined = join_reductions(structure, self._dependence, vector, self._reductions, product)
             if joined is not None and self._are_reused((joined.row,), vector, self._tiled(vector)):
                 return self._of_joined(plan, joined, vector)
+        if product is not None and product.widens and not self._shares_words(product, vector):
+            product = None
         if product is not None and not product.contraction.has_look:
             return self._of_products(plan, product, vector)
         transposed, along = self._transposed(vector)
@@ -214,6 +216,13 @@ class _Planner:
             fold=fold,
             merged=(fold.merged,),
         )
+
+    def _shares_words(self, product: Product, vector: Level) -> bool:
+        """Whether words that are made of several rows are part of several sums; else widened numbers of 32
+        bits take less."""
+        row, tiled = self._structure.loads[product.row], self._tiled(vector)
+        is_shared = tiled is not None and tiled.counter not in self._dependence.place(row)
+        return is_shared or row.step(vector).number != 1
 
     def _of_products(self, plan: Plan, product: Product, vector: Level) -> Plan:
         """The reduction that has groups is the innermost: sums of integers are the same in any order."""
