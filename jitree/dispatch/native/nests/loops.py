@@ -393,17 +393,17 @@ class NestLoops:
             if self._plan.ahead is not None and steps > 1:
                 region.ahead = NestRegion(region.counters)
             iteration.next = iteration.values
+            if self._plan.streamed:
+                self._ask_ahead(region, sums, steps)
             if products is not None and steps > 1:
                 for step in range(0, steps, products.group):
                     iteration.next = products.step(region, sums.copies, iteration.next, step)
             else:
-                if self._plan.streamed:
-                    self._ask_ahead(region, sums)
                 for step in range(steps):
                     iteration.next = self._step(region, sums.keys, iteration.next, {level: step})
         return iteration.next
 
-    def _ask_ahead(self, region: NestRegion, sums: TileSums) -> None:
+    def _ask_ahead(self, region: NestRegion, sums: TileSums, steps: int) -> None:
         """Asks for lines of later rows. After the last one follows the next piece of the first."""
         plan, writer, memory = self._plan, self._writer, self._body.memory
         last, vector = plan.reductions[-1], plan.vector
@@ -416,7 +416,9 @@ class NestLoops:
             distance = writer.let(f"select i1 {more}, i64 {ROWS_AHEAD * row}, i64 {back}")
             for offsets in sums.copies:
                 if vector is not None and offsets.get(vector, 0) * load.bytes % LINE_BYTES == 0:
-                    writer.prefetch(writer.at(kind, memory.pointer(region, load, offsets), distance))
+                    for step in range(steps):
+                        place = memory.pointer(region, load, {**offsets, last: step})
+                        writer.prefetch(writer.at(kind, place, distance))
 
     def _over_block(self, block: DepthBlock, sums: TileSums, values: list[str]) -> list[str]:
         """The last reduction over a block, too little work for a look."""

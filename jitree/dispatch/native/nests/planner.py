@@ -46,8 +46,8 @@ FULL_LANES: Final = 0.75
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
-STREAMED_BYTES: Final = 64 << 10
-"""Of a load that meets each element once: what comes from further than the first-level cache."""
+STREAMED_BYTES: Final = 24 << 10
+"""Of a load that meets each element once: the first-level cache has hardly room for more."""
 _NO_LOADS: Final[tuple[Value, ...]] = ()
 PACKED_DEPTH: Final = range(64, 1 << 20 | 1, PACKED_ROWS)
 """Iterations of a reduction along constants that are worth a copy (``../side_exits.py``)."""
@@ -113,6 +113,8 @@ class _Planner:
             joined = join_reductions(structure, self._dependence, vector, self._reductions, product)
             if joined is not None and self._are_reused((joined.row,), vector, self._tiled(vector)):
                 return self._of_joined(plan, joined, vector)
+        if product is not None and product.widens and not self._shares_words(product, vector):
+            product = None
         if product is not None and not product.contraction.has_look:
             return self._of_products(plan, product, vector)
         transposed, along = self._transposed(vector)
@@ -215,12 +217,19 @@ class _Planner:
             merged=(fold.merged,),
         )
 
+    def _shares_words(self, product: Product, vector: Level) -> bool:
+        """Whether words that are made of several rows are part of several sums; else widened numbers of 32
+        bits take less."""
+        row, tiled = self._structure.loads[product.row], self._tiled(vector)
+        is_shared = tiled is not None and tiled.counter not in self._dependence.place(row)
+        return is_shared or row.step(vector).number != 1
+
     def _of_products(self, plan: Plan, product: Product, vector: Level) -> Plan:
         """The reduction that has groups is the innermost: sums of integers are the same in any order."""
         tiled = self._tiled(vector)
         vectors = self._vectors(vector, tiled, -(-vector.count // self._lanes))
         lies_along = self._structure.loads[product.row].step(vector).number != 1
-        return plan._replace(
+        made = plan._replace(
             outer=self._outer(vector, tiled),
             vector=vector,
             tiled=tiled,
@@ -232,6 +241,7 @@ class _Planner:
             packed=(product.row,) if self._are_reused((product.row,), vector, tiled) else (),
             product=product,
         )
+        return made if lies_along or made.packed else self._streamed(made, vector)
 
     def _of_joined(self, plan: Plan, product: Product, vector: Level) -> Plan:
         """Lanes run over rows, too, where these lie one after the other."""
@@ -442,7 +452,7 @@ class _Planner:
 
         A processor foresees what follows in a row, but not the next row.
         """
-        last = self._reductions[-1]
+        last = plan.reductions[-1]
         if (last.extent or 0) < 2 * ROWS_AHEAD:
             return plan
         loops = [level for level in self._structure.levels if level.count > 1]

@@ -7,7 +7,9 @@ products to the lane. Integers wrap, so their sums are the same in any order: th
 that the program's loop gives. Where both factors are signed, or neither is, one of them is moved by 128: its
 highest bit is turned over. That adds 128 times the sum of the other factor, which is summed up beside the
 products and taken off. AArch64 has ``sdot`` and ``udot`` for equal signs, with the extension dotprod, and
-``usdot`` for one of each, with i8mm.
+``usdot`` for one of each, with i8mm. Where there is only ``pmaddwd`` (AVX2), bytes are widened to 16 bits: it
+multiplies eight pairs of such numbers or more and adds each pair's two products, which is exact in 32 bits.
+(``pmaddubsw`` saturates.) Signs are what they are, so nothing is moved.
 
 *Pairs of bfloat16 numbers*: ``vdpbf16ps`` multiplies two pairs of each lane and adds the products to a sum of
 binary32, first that of the upper halves, then that of the lower ones, each as one multiply-add that rounds to
@@ -52,13 +54,20 @@ _UPPER_HALF: Final = "16"
 
 @cache
 def dot_lanes() -> int:
-    """Lanes of 32 bits to which one instruction adds four products of bytes each; 0: there is none."""
+    """Lanes of 32 bits to which instructions add four products of bytes each; 0: there are none."""
     flags = processor.words("flags")
-    if "avx512_vnni" in flags and "avx512vl" in flags:
+    if {"avx512_vnni", "avx512vl"} <= flags:
         return 16
     if "dotprod" in processor.arm_features():
         return NEON
-    return 8 if "avx_vnni" in flags else 0
+    return 8 if {"avx_vnni", "avx2"} & flags else 0
+
+
+@cache
+def widens() -> bool:
+    """Whether bytes become numbers of 16 bits, since no instruction multiplies bytes."""
+    flags = processor.words("flags")
+    return "avx2" in flags and not ({"avx512_vnni", "avx512vl"} <= flags or "avx_vnni" in flags)
 
 
 @cache
@@ -83,17 +92,36 @@ def _add_bytes(writer: Writer, product: Product, value: str, elements: str, word
         given = ", ".join(f"{factor} {text}" for text in factors)
         return writer.let(f"call {part} {name}({part} {total}, {given})")
 
-    texts = (value, unsigned, signed)
+    def added_in_twos(total: str, elements: str, words: str) -> str:
+        pairs, name = llvm_type("i16", 2 * width), "@llvm.x86.avx2.pmadd.wd"
+        writer.context.declare(f"declare {part} {name}({pairs}, {pairs})")
+        left = _widened(writer, elements, pairs, product.element_signed)
+        right = _widened(writer, words, pairs, product.row_signed)
+        for one, other in zip(left, right, strict=True):
+            both = writer.let(f"call {part} {name}({pairs} {one}, {pairs} {other})")
+            total = writer.let(f"add {part} {total}, {both}")
+        return total
+
+    add: Callable[..., str] = added_in_twos if product.widens else added
+    texts = (value, elements, words) if product.widens else (value, unsigned, signed)
     if width == LANES:
-        return added(*texts)
+        return add(*texts)
     parts = [
-        added(*(writer.shuffled(kind, range(first, first + width), text) for text in texts))
+        add(*(writer.shuffled(kind, range(first, first + width), text) for text in texts))
         for first in range(0, LANES, width)
     ]
     while len(parts) > 1:
         pairs, width = zip(parts[::2], parts[1::2], strict=True), 2 * width
         parts = [writer.shuffled(llvm_type("i32", width // 2), range(width), *pair) for pair in pairs]
     return parts[0]
+
+
+def _widened(writer: Writer, words: str, kind: str, signed: bool) -> list[str]:
+    """The even bytes of words as numbers of 16 bits, and the odd ones."""
+    words = writer.let(f"bitcast {llvm_type('i32', dot_lanes())} {words} to {kind}")
+    upper = writer.let(f"shl {kind} {words}, splat (i16 8)")
+    shift = "ashr" if signed else "lshr"
+    return [writer.let(f"{shift} {kind} {text}, splat (i16 8)") for text in (upper, words)]
 
 
 def _add_pairs(writer: Writer, product: Product, value: str, elements: str, words: str) -> str:
@@ -171,10 +199,15 @@ class Product(NamedTuple):
         return self.group * LANES
 
     @property
+    def widens(self) -> bool:
+        """Bytes become numbers of 16 bits, with their signs."""
+        return self.contraction.any_order and widens()
+
+    @property
     def turned(self) -> bool:
         """Moves elements by 128, so that one factor is signed, one unsigned."""
         equal = self.element_signed == self.row_signed
-        return self.contraction.any_order and equal and dot_lanes() != NEON
+        return self.contraction.any_order and equal and dot_lanes() != NEON and not self.widens
 
 
 def find_product(

@@ -40,7 +40,9 @@ def joined(chance: random.Random) -> None:
 
 
 def bytes_in_fours(chance: random.Random) -> None:
-    """A factor of bytes that is moved by 128, and what is taken off, give the sum of the products."""
+    """A factor of bytes that is moved by 128, and what is taken off, give the sum of the products; two of
+    widened bytes fit 32 bits."""
+    assert all(-(2**31) <= 2 * one * other < 2**31 for one in (-128, 255) for other in (-128, 127, 255))
     turned = products._TURNED % 2**32
     for first, other in itertools.product((-128, -127, -1, 0, 1, 127), (-128, -1, 0, 1, 200, 255)):
         word = [first, -128, 127, chance.randint(-128, 127)]

@@ -16,12 +16,13 @@ from jitree.base.platform import processor
 from jitree.codegen.image.compile import optimized_module, target_machine, target_of
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.lower import program as lowered_program
-from jitree.dispatch.native.nests import planner, reductions, tiles
+from jitree.dispatch.native.nests import loops, planner, reductions, tiles
 from jitree.dispatch.native.source import encode, from_program
 from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests import programs
 from tests.dispatch.native.nests.checking import check, some_memory
+from tests.dispatch.native.nests.harness import Compiled
 from tests.dispatch.native.nests.programs import (
     Body,
     Bound,
@@ -34,12 +35,14 @@ from tests.dispatch.native.nests.programs import (
 )
 
 lanes_of_processor = reductions.dot_lanes.__wrapped__
+widens_of_processor = reductions.widens.__wrapped__
 TILE = {name: getattr(planner, name).__wrapped__ for name in ("accumulators", "copies")}
 SIGNS = [(left, right) for left in "su" for right in "su"]
 PROCESSORS = {
     "AVX512-VNNI": (16, 16, 4, "avx512_vnni"),
     "AVX512-VNNI by halves": (8, 16, 4, "avx512_vnni"),
     "AVX-VNNI": (8, 6, 6, "avx_vnni"),
+    "AVX2": (8, 6, 6, "avx2"),
     "AArch64": (4, 4, 4, "dotprod"),
     "without": (0, 16, 4, ""),
 }
@@ -52,6 +55,7 @@ def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if flag and flag not in processor.words("flags") | processor.arm_features():
         pytest.skip(f"no {flag}")
     monkeypatch.setattr(reductions, "dot_lanes", lambda: lanes)
+    monkeypatch.setattr(reductions, "widens", lambda: flag == "avx2")
     monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
     monkeypatch.setattr(planner, "copies", lambda: copies)
     monkeypatch.setattr(tiles, "WORD_PANEL_BYTES", 64 * 64)
@@ -79,7 +83,8 @@ def _load(sign: str, text: Text, buffer: int, index: str) -> str:
 def test_product(sizes: tuple[int, int, int], transposed: bool, signs: tuple[str, str]) -> None:
     """Sums in memory are large numbers at first, so they wrap; bytes have all values."""
     function = program([Level(size) for size in sizes], product(sizes, signs, transposed))
-    assert takes_dots(function)
+    is_left = reductions.widens() and sizes[0] == 1 and not transposed  # nothing shares what is widened
+    assert only_nest(function).plan.product is None if is_left else takes_dots(function)
     check(function)
 
 
@@ -110,6 +115,29 @@ def test_the_last_extension_decides(loaded: str, extended: str, signed: bool) ->
     assert takes_dots(function)
     dot = only_nest(function).plan.product
     assert dot is None or (dot.element_signed, dot.row_signed) == (signed, True)
+    check(function)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("depth", [32, 35])
+def test_pieces_of_rows_are_asked_for(depth: int, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row by a matrix of which a nest takes some columns, all iterations of an instruction in each line."""
+    monkeypatch.setattr(planner, "STREAMED_BYTES", 1024)
+    for part in (planner, loops):
+        monkeypatch.setattr(part, "ROWS_AHEAD", 8)
+
+    def body(text: Text, at: list[str]) -> None:
+        column, k = at
+        place = ((column, depth), (k, 1)) if transposed else ((k, 160), (column, 1))
+        left, right = text.load("i8.s", 1, text.index(0, (k, 1))), text.load("i8.s", 2, text.index(0, *place))
+        out = text.index(0, (column, 1))
+        text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
+
+    function = program([Level(70), Level(depth)], body)
+    nest = only_nest(function)
+    assert bool(nest.plan.streamed) != transposed
+    rows = nest.plan.product.group if nest.plan.product else 1
+    assert transposed or Compiled(nest).text.count("call void @llvm.prefetch") >= rows
     check(function)
 
 
@@ -164,7 +192,7 @@ def test_convolution_of_each_plane(signs: tuple[str, str], step: int) -> None:
         text.store("i32", 0, out, text.op("fma.i32", left, right, text.load("i32", 0, out)))
 
     function = program([Level(6), Level(16), Level(3), Level(5), Level(5)], body)
-    assert takes_dots(function)
+    assert takes_dots(function) or reductions.widens()
     check(function)
 
 
@@ -263,6 +291,8 @@ def test_the_whole_function_is_valid() -> None:
     )
     lowered = lower(from_program(built.program), ())
     instruction = "neon.sdot" if reductions.dot_lanes() == reductions.NEON else "vpdpbusd"
+    if reductions.widens():
+        instruction = "pmadd.wd"
     assert (instruction in lowered.text) == bool(reductions.dot_lanes())
     llvm.parse_assembly(lowered.text).verify()
 
@@ -300,6 +330,7 @@ def on_aarch64(monkeypatch: pytest.MonkeyPatch, features: set[str]) -> None:
     for name, of_processor in TILE.items():
         monkeypatch.setattr(planner, name, of_processor)
     monkeypatch.setattr(reductions, "dot_lanes", lambda: reductions.NEON if features else 0)
+    monkeypatch.setattr(reductions, "widens", lambda: False)
     monkeypatch.setattr(processor, "arm_features", lambda: frozenset(features))
 
 
@@ -317,11 +348,12 @@ def longest_loop(body: Body, features: set[str], instruction: str) -> str:
 def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the flags of a processor say."""
     known = {
-        ("avx512f", "avx512vl", "avx512_vnni"): 16,
-        ("avx512f", "avx512_vnni"): 0,
-        ("avx2", "avx_vnni"): 8,
-        ("avx2", "fma"): 0,
+        ("avx2", "avx512f", "avx512vl", "avx512_vnni"): (16, False),
+        ("avx512f", "avx512_vnni"): (0, False),
+        ("avx2", "avx_vnni"): (8, False),
+        ("avx2", "fma"): (8, True),
+        ("avx", "sse4_1"): (0, False),
     }
-    for flags, lanes in known.items():
+    for flags, expected in known.items():
         monkeypatch.setattr(processor, "words", lambda _, flags=flags: frozenset(flags))
-        assert lanes_of_processor() == lanes
+        assert (lanes_of_processor(), widens_of_processor()) == expected
