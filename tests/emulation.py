@@ -1,4 +1,4 @@
-"""Skips under emulation what it cannot show: `tests/aarch64/run` says where, docs/platforms.md why."""
+"""Skips what emulation (`tests/aarch64/run`), or checked machine code (`tests/checked`), cannot show."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ from typing import Final
 
 import pytest
 
+from jitree.codegen.image.shipped import CHECKED
+
 _IS_EMULATED: Final = "JITREE_EMULATED_PYTHON" in os.environ
-_TABLE: Final = Path(__file__).parent / "aarch64" / "not_shown.tsv"
+_TABLES: Final = {"aarch64": _IS_EMULATED, "checked": CHECKED}
+"""Folders with a table, and whether it counts here."""
 _NOT_CONFINED: Final = "the system does not confine the process: Invalid argument"
 """What a sandbox in a process of its own says where there is no seccomp."""
 
 
-def rows() -> list[tuple[str, str]]:
+def rows(folder: str) -> list[tuple[str, str]]:
     """Patterns of names of tests (`*` is anything), and why they are left out."""
-    lines = _TABLE.read_text().splitlines()
+    lines = (Path(__file__).parent / folder / "not_shown.tsv").read_text().splitlines()
     rows = (line.split("\t") for line in lines if line and not line.startswith("#"))
     return [(pattern, reason) for pattern, reason in rows]
 
 
 def leave_out(items: Iterable[pytest.Item]) -> None:
-    """Marks the tests of the table, under emulation."""
-    if not _IS_EMULATED:
-        return
-    patterns = [(re.compile(translate(pattern.replace("[", "[[]"))), reason) for pattern, reason in rows()]
+    """Marks the tests of the tables that count here."""
+    patterns = [
+        (re.compile(translate(pattern.replace("[", "[[]"))), f"{folder}: {reason}")
+        for folder in _TABLES
+        if _TABLES[folder]
+        for pattern, reason in rows(folder)
+    ]
     for item in items:
         for pattern, reason in patterns:
             if pattern.match(item.nodeid):
-                item.add_marker(pytest.mark.skip(reason=f"emulation: {reason}"))
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def excuse(report: pytest.TestReport) -> None:

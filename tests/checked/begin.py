@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from jitree.codegen.image.shipped import CHECKED
 from jitree.hal import heap
 from jitree.regs import handles, machine
 from jitree.regs import memory as regs_memory
-from jitree.regs.layout import ENTRY
 
 _begun: list[bool] = []
 
@@ -153,41 +152,16 @@ def _follow_machines() -> None:
     _put(machine.Machine, "__init__", made)
 
 
-class _FreeEntries(list[int]):
-    """Numbers of a table's free entries, of which nothing may access kind and count."""
-
-    def __init__(self, base: int) -> None:
-        super().__init__()
-        self._base = base
-
-    def __iadd__(self, numbers: Iterable[int]) -> Self:  # type: ignore[override,misc]
-        for number in numbers:
-            memory.forbid(self._base + ENTRY.size * number, ENTRY_SHUT, POOLED)
-        super().__iadd__(numbers)
-        return self
-
-    def __setitem__(self, place: slice, numbers: Iterable[int]) -> None:  # type: ignore[override]
-        self._let(self[place])
-        super().__setitem__(place, numbers)
-
-    def __delitem__(self, place: int) -> None:  # type: ignore[override]
-        self._let((self[place],))
-        super().__delitem__(place)
-
-    def _let(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            memory.allow(self._base + ENTRY.size * number, ENTRY_SHUT)
-
-
 def _follow_handles() -> None:
-    """A reference that is dropped once too often, or not retained, is found where its handle is used."""
-    make = handles.HandleTable.__init__
+    """Entries that machine code has freed may be accessed once Python has them again. Those that Python frees
+    stay as they are: a call more at that place is one more that an interrupt ends."""
+    take_back = handles.HandleTable.unreserve
 
-    def made(self: handles.HandleTable, *arguments: Any, **named: Any) -> None:
-        make(self, *arguments, **named)
-        self._free = _FreeEntries(self.base)
+    def unreserved(self: handles.HandleTable, address: int) -> None:
+        memory.allow(address, ENTRY_SHUT)
+        take_back(self, address)
 
-    _put(handles.HandleTable, "__init__", made)
+    _put(handles.HandleTable, "unreserve", unreserved)
 
 
 def _follow_heap() -> None:
