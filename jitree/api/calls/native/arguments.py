@@ -321,9 +321,9 @@ def pass_rows(python: Python, record: CallRecord, packed: int) -> bool:
     is_passed = True
     for index in range(record.argument_count):
         argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
-        kind, place, row = argument.kind, argument.place, load64(record.rows + 8 * index)
-        if not PASS_ARRAY <= kind <= PASS_REFERENCE:
-            if kind == PASS_I64 or kind == PASS_F64:
+        place, row = argument.place, load64(record.rows + 8 * index)
+        if not PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
+            if argument.kind == PASS_I64 or argument.kind == PASS_F64:
                 store64(place, row)
             else:
                 store32(place, row)

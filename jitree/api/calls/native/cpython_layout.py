@@ -58,6 +58,9 @@ from jitree.types import ELEMENT_TYPES, ElementType
 
 if TYPE_CHECKING:
     from jitree.api.asynchronous import AsynchronousFunction
+    from jitree.api.calls.native.python_fallback import Rest
+    from jitree.api.calls.native.unknown_interpreter import RowMaker
+    from jitree.dispatch.function import BytecodeFunction
 
 _CONVERSION: Final = words_of(Conversion)
 
@@ -203,6 +206,8 @@ class CInterface:
     """(a DirectCall, its arguments): see function.py"""
     run: Callable[..., Any]
     """(a DirectCall, what Python has packed of all arguments): see function.py"""
+    new_owner: Callable[[int, int], object]
+    """(Owners record, handle): an owner, which takes over the caller's reference to the handle."""
 
     def __init__(self, code: image.Image) -> None:
         self.code: Final = code
@@ -220,6 +225,12 @@ class CInterface:
                 self.learn(row)
         self.take_back: Callable[[int, int, int], int] = self._c_function("take_back", ctypes.c_int64, 3)
         """(Owners record, HandlePoolRecord record, address of a list of released handles): see arrays.py"""
+
+    def row_maker(
+        self, function: Function, vm_function: BytecodeFunction, keeper: Keeper, rest: Rest
+    ) -> RowMaker | None:
+        """What makes rows of a function's arguments, where machine code looks into none."""
+        return None
 
     def _set(self, values: dict[str, int]) -> None:
         offsets = layout_of(Python).offsets
@@ -253,8 +264,7 @@ class Interface(CInterface):
         self._set({field: code.addresses[field] for field in _DESTRUCTORS})
         self._capsule = new_capsule(self.record)
         self._methods = bound_together([code.addresses[symbol] for symbol in _METHODS], 4, self.record)
-        self.new_owner: Callable[[int, int], object] = self._c_function("new_owner", ctypes.py_object, 2)
-        """(Owners record, handle): an owner, which takes over the caller's reference to the handle."""
+        self.new_owner = self._c_function("new_owner", ctypes.py_object, 2)
         self.make = self._builtin("direct_method", "make", "", _ANY_ARGUMENTS)
         self.run = self._builtin("run_method", "run", "", _ANY_ARGUMENTS)
         self.fetch: Callable[[object, Array], Any] = self._builtin(

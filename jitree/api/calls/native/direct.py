@@ -145,10 +145,10 @@ def direct_call(
         "acquire_code": method_code(lock.acquire, METH_KEYWORDS),
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
-    objects, maker = _objects(function, machine, rest), None
-    if not interface.makes_arrays:
-        maker = interface.row_maker(function, vm_function, keeper, rest)
-        objects |= maker.objects
+    objects = _objects(function, machine, rest)
+    maker = interface.row_maker(function, vm_function, keeper, rest)
+    if maker is not None:
+        objects |= {"wrap": maker.make, "take_reference": maker.take}
         addresses["rows"] = maker.address
     words = array("q", bytes(size_of(CallRecord)))
     fill(words, CallRecord, addresses)

@@ -29,7 +29,8 @@ from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE, element_type, is_packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections import deque
+    from collections.abc import Callable, Iterable
 
     import numpy.typing as npt
 
@@ -51,14 +52,17 @@ _NUMBERS: Final = {"i": ("i", 2), "I": ("q", 1), "f": ("f", 2), "F": ("d", 1)}
 
 
 class HandleOwner(Finalizer):
-    """Owns a reference to a handle, which the table drops before its next call."""
+    """Owns a reference to a handle, which the table drops before its next call.
 
-    __slots__ = ("handle", "keeper")
-    handle: int
+    It is there before the reference is, which nothing can come between then."""
 
-    def __init__(self, keeper: RowKeeper) -> None:
-        Finalizer.__init__(self, None)
+    __slots__ = ("handles", "keeper")
+
+    def __init__(self, keeper: RowKeeper, deferred: deque[Iterable[int]]) -> None:
         self.keeper = keeper
+        self.handles: list[int] = []
+        """The one, as soon as it owns it."""
+        Finalizer.__init__(self, partial(deferred.append, self.handles))
 
 
 class RowKeeper(Keeper):
@@ -67,30 +71,26 @@ class RowKeeper(Keeper):
     __slots__ = ()
 
     def own(self, obj: object) -> HandleOwner:
-        return self._owner(self._table.wrap(obj), 0)
-
-    def _owner(self, handle: int, more: int) -> HandleOwner:
-        """Owns a reference to a handle: the caller's, or one ``more``."""
-        table, owner = self._table, HandleOwner(self)
-        owner.handle, drop = handle, partial(table.deferred.append, (handle,))
-        # No call from here to where it is known what drops it.
-        table.i32[((handle - table.base) >> 2) + _ENTRY.count] += more
-        owner.action = drop
+        owner = HandleOwner(self, self._table.deferred)
+        owner.handles += (self._table.wrap(obj),)
         return owner
 
     def handle(self, owner: object) -> int:
-        return cast(HandleOwner, owner).handle
+        return cast(HandleOwner, owner).handles[0]
 
     def array(self, handle: int, device: Device) -> Array:
         """An array with one more reference to the handle of a view."""
-        made = Array(cast("BufferView", None), device)
-        made._owner, made._keeper = self._owner(handle, 1), self
+        table, made = self._table, Array(cast("BufferView", None), device)
+        owner = made._owner = HandleOwner(self, table.deferred)
+        made._keeper = self
+        table.i32[((handle - table.base) >> 2) + _ENTRY.count] += 1  # no call from here
+        owner.handles += (handle,)
         return made
 
     def elements(self, owner: HandleOwner) -> npt.NDArray[Any] | None:
         """Shows the memory of a view; None where that takes more than a look at its entry."""
         table = self._table
-        word = (owner.handle - table.base) >> 3
+        word = (owner.handles[0] - table.base) >> 3
         address, length = table.i64[word + _ENTRY.address], table.i64[word + _ENTRY.length]
         access = table.i32[2 * word + _ENTRY.access]
         code, encoding = table.i32[2 * word + _ENTRY.element_type], table.i32[2 * word + _ENTRY.encoding]
@@ -143,7 +143,8 @@ class RowMaker:
         self._packers = function.packers
         self._table, self._keeper, self._rest = function.invoker.table, keeper, rest
         self._device = function.device
-        self._view_kind = self._table.ref_types.lookup("hal.buffer_view") if len(function.devices) == 1 else -1
+        kind = self._table.ref_types.lookup("hal.buffer_view")
+        self._view_kind = kind if len(function.devices) == 1 else -1
         self._rows = array("q", bytes(8 * max(1, len(items))))
         self.address: int = self._rows.buffer_info()[0]
         self._elements = {
@@ -152,15 +153,15 @@ class RowMaker:
             if parameter.tensor is not None
         }
         self._references = [index for index, item in enumerate(items) if item == "r"]
-        self._puts = [self._put(index, str(item)) for index, item in enumerate(items)]
-        self.objects = {"wrap": self.make, "take_reference": self.take}
-        """Fields of the CallRecord."""
+        self._puts = [
+            None if item == "r" else self._put(index, str(item)) for index, item in enumerate(items)
+        ]
 
     def _put(self, index: int, item: str) -> Callable[[Any], object]:
-        if item == "r":
-            return partial(self._put_reference, index)
+        """What puts a number into its row."""
         layout, width = _NUMBERS[item]
-        return partial(memoryview(self._rows).cast("B").cast(layout).__setitem__, width * index)
+        numbers: Any = memoryview(self._rows).cast("B")
+        return partial(numbers.cast(layout).__setitem__, width * index)
 
     def make(self, packed: tuple[Any, ...]) -> None:
         """Makes the rows of what Python has packed of all arguments."""
@@ -169,8 +170,11 @@ class RowMaker:
             if rows[index] and not rows[index] & COPIED:  # of a call that failed here
                 owed += (rows[index],)
             rows[index] = 0
-        for put, value in zip(self._puts, packed, strict=True):
-            put(value)
+        for index, put in enumerate(self._puts):
+            if put is None:
+                self._put_reference(index, packed[index])
+            else:
+                put(packed[index])
 
     def _put_reference(self, index: int, value: Any) -> None:
         cls = type(value)
@@ -182,7 +186,7 @@ class RowMaker:
         elif cls is Array:
             owner = value._owner
             if type(owner) is HandleOwner and owner.keeper is self._keeper:
-                self._rows[index] = self._table.retain(owner.handle)
+                self._rows[index] = self._table.retain(owner.handles[0])
                 return
             value = value.buffer_view
         self._rows[index] = self._table.wrap(value)
@@ -207,10 +211,10 @@ class RowInterface(CInterface):
         address = code.addresses["run_rows"]
         self._run = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_int64, ctypes.py_object)(address)
 
-    def make(self, direct: DirectCall, /, *arguments: Any, **named: Any) -> DirectCall:  # type: ignore[override]
+    def make(self, direct: DirectCall, /, *arguments: Any, **named: Any) -> DirectCall:
         return direct
 
-    def run(self, direct: DirectCall, /, *packed: Any) -> Any:  # type: ignore[override]
+    def run(self, direct: DirectCall, /, *packed: Any) -> Any:
         return self._run(direct.words.buffer_info()[0], packed)
 
     def row_maker(
