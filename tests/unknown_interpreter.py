@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 
 from jitree.api.calls.native import cpython_layout
-from jitree.api.function import Function
 from tests.api import direct
 
 _hidden: Any = cpython_layout
-_calls: Any = Function
-_calls.is_direct = property(lambda function: function.is_settled)  # the most that is to be had
 _hidden._HEADER_SIZE = 0
 _tests: Any = direct
 _tests._IS_KNOWN = False

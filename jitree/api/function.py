@@ -314,7 +314,7 @@ class Function(Remade):
         if is_prepared(seconds):
             context = self._context
             self._is_settled, self._prepared = self._session.call_by_machine_code(self)
-            self._enter_directly()
+            self._direct = None if self.readers else self._prepared
             if self._is_settled and self._prepared is None:
                 note_slow(self.full_name)
             if self._context is not context:  # reloaded meanwhile
@@ -356,11 +356,7 @@ class Function(Remade):
         self._event = partial(CallEvent, FUNCTION, self.full_name)
         if any(reader.needs_python for reader in self.readers):
             self.leave_machine_code()
-        self._enter_directly()
-
-    def _enter_directly(self) -> None:
-        prepared = self._prepared
-        self._direct = None if self.readers or prepared is None or not prepared.is_whole else prepared
+        self._direct = None if self.readers else self._prepared
 
     def leave_machine_code(self) -> None:
         """Has Python make the next calls, until machine code may again."""

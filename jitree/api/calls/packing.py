@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     class MachineCall(Protocol):
         """Calls of a function by machine code (:class:`jitree.api.calls.native.direct.DirectCall`)."""
 
-        is_whole: bool
         make: Callable[..., Any]
         packers: Packs
         run: Callable[..., Any]

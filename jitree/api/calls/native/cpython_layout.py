@@ -58,9 +58,6 @@ from jitree.types import ELEMENT_TYPES, ElementType
 
 if TYPE_CHECKING:
     from jitree.api.asynchronous import AsynchronousFunction
-    from jitree.api.calls.native.python_fallback import Rest
-    from jitree.api.calls.native.unknown_interpreter import RowMaker
-    from jitree.dispatch.function import BytecodeFunction
 
 _CONVERSION: Final = words_of(Conversion)
 
@@ -200,8 +197,8 @@ class CInterface:
     """Holds this process's Python record, and the image that uses it: what needs no look into objects."""
 
     keeper_class = Keeper
-    makes_arrays = True
-    """Whether machine code makes the arrays of results, and takes what callers give."""
+    row_maker: Callable[..., Any] | None = None
+    """What makes rows of a function's arguments, and arrays, where machine code looks into no object."""
     make: Callable[..., Any]
     """(a DirectCall, its arguments): see function.py"""
     run: Callable[..., Any]
@@ -225,12 +222,6 @@ class CInterface:
                 self.learn(row)
         self.take_back: Callable[[int, int, int], int] = self._c_function("take_back", ctypes.c_int64, 3)
         """(Owners record, HandlePoolRecord record, address of a list of released handles): see arrays.py"""
-
-    def row_maker(
-        self, function: Function, vm_function: BytecodeFunction, keeper: Keeper, rest: Rest
-    ) -> RowMaker | None:
-        """What makes rows of a function's arguments, where machine code looks into none."""
-        return None
 
     def _set(self, values: dict[str, int]) -> None:
         offsets = layout_of(Python).offsets

@@ -82,7 +82,7 @@ class Unsuitable(Exception):
 class DirectCall:
     """A CallRecord, and what it refers to."""
 
-    __slots__ = ("_kept", "is_whole", "make", "packers", "record", "run", "words")
+    __slots__ = ("_kept", "make", "packers", "record", "run", "words")
 
     def __init__(
         self,
@@ -92,8 +92,6 @@ class DirectCall:
         kept: object,
     ) -> None:
         self._kept = kept
-        self.is_whole = interface.makes_arrays
-        """Whether it takes what callers give, not only what Python has packed."""
         self.make = interface.make
         """Calls the function: is given the DirectCall and the arguments. Gives the DirectCall if that takes
         Python."""
@@ -146,7 +144,7 @@ def direct_call(
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
     objects = _objects(function, machine, rest)
-    maker = interface.row_maker(function, vm_function, keeper, rest)
+    maker = interface.row_maker and interface.row_maker(function, vm_function, keeper, rest)
     if maker is not None:
         objects |= {"wrap": maker.make, "take_reference": maker.take}
         addresses["rows"] = maker.address
@@ -400,7 +398,7 @@ class _Rows:
             tensor = parameter.tensor
             if tensor is not None and tensor.element_type is not None:
                 self._interface.learn(tensor.element_type)
-            if len(self._function.devices) > 1 or not self._interface.makes_arrays:
+            if len(self._function.devices) > 1 or self._interface.row_maker is not None:
                 return register  # Python looks whose memory it is, or makes the array
             kind = self._function.invoker.table.ref_types.lookup("hal.buffer_view")
             return register | {"view_kind": kind, "ahead": self._keeper.ahead() if self._reads_ahead else 0}

@@ -22,7 +22,8 @@ from jitree.api.calls.native.cpython_layout import CInterface
 from jitree.api.calls.native.direct import DirectCall, Unsuitable, imports_any
 from jitree.api.calls.native.handle_owners import Keeper
 from jitree.api.calls.native.layout import COPIED, NDARRAY_CONTIGUOUS, Ndarray
-from jitree.base.finalizers import Finalizer, guard
+from jitree.base.finalizers import Finalizer
+from jitree.base.memory import once
 from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.hal.enums import MemoryAccess
 from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT, Entry
@@ -113,7 +114,7 @@ def find_elements(array: Array) -> npt.NDArray[Any] | None:
 
 
 class _Elements:
-    """Tells machine code where the elements of a numpy array lie, by an Ndarray record."""
+    """An Ndarray record: where the elements of a numpy array lie."""
 
     def __init__(self, rank: int, shape: tuple[int | None, ...]) -> None:
         words = self._words = array("q", bytes(size_of(Ndarray)))
@@ -134,11 +135,14 @@ class _Elements:
 
 
 class RowMaker:
-    """Makes the rows of a function's arguments, and its arrays, with the context's lock held."""
+    """Makes rows of a function's arguments, and its arrays; the lock is held."""
 
     def __init__(
         self, function: Function, vm_function: BytecodeFunction, keeper: RowKeeper, rest: Rest
     ) -> None:
+        """Unsuitable for functions that are left to Python."""
+        if function.signature.fences or not imports_any(function.device):
+            raise Unsuitable
         signature, items = function.signature, vm_function.convention.arguments
         self._packers = function.packers
         self._table, self._keeper, self._rest = function.invoker.table, keeper, rest
@@ -204,7 +208,7 @@ class RowInterface(CInterface):
     """What a DirectCall takes of machine code where that knows no objects."""
 
     keeper_class = RowKeeper
-    makes_arrays = False
+    row_maker = RowMaker
 
     def __init__(self, code: image.Image) -> None:
         super().__init__(code)
@@ -217,28 +221,15 @@ class RowInterface(CInterface):
     def run(self, direct: DirectCall, /, *packed: Any) -> Any:
         return self._run(direct.words.buffer_info()[0], packed)
 
-    def row_maker(
-        self, function: Function, vm_function: BytecodeFunction, keeper: Keeper, rest: Rest
-    ) -> RowMaker:
-        """Unsuitable for functions that are left to Python."""
-        if function.signature.fences or not imports_any(function.device):
-            raise Unsuitable
-        return RowMaker(function, vm_function, cast(RowKeeper, keeper), rest)
 
-
-class _Loaded:
-    """The one of this process."""
-
-    interface: RowInterface | None = None
-    lock: Final = guard()
+@once
+def _interface() -> RowInterface:
+    code = cpython_layout.code()
+    assert code is not None
+    show_elements(find_elements)
+    return RowInterface(code)
 
 
 def interface() -> RowInterface | None:
     """The interface as soon as its image is there."""
-    if _Loaded.interface is None:
-        loaded = cpython_layout.code()
-        with _Loaded.lock:
-            if loaded is not None and _Loaded.interface is None:
-                _Loaded.interface = RowInterface(loaded)
-                show_elements(find_elements)
-    return _Loaded.interface
+    return None if cpython_layout.code() is None else _interface()
