@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,10 @@ hidden = pytest.mark.skipif(cpython_layout.is_supported(), reason="runs in a pro
 @pytest.mark.skipif(not cpython_layout.has_c_interface(), reason="machine code calls CPython")
 def test_where_layouts_are_hidden() -> None:
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "tests.unknown_interpreter", __file__]
+    interrupted = f"{Path(__file__).parent}/test_interrupted_calls.py::test_an_interrupt_anywhere_in_a_call"
+    command += [
+        f"{interrupted}[{case}]" for case in ("arrays-local-sync-Alarm", "asynchronous-local-sync-Failure")
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout
     assert " passed, 1 skipped" in done.stdout
