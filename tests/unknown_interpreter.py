@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 
+from jitree.api.asynchronous import AsynchronousFunction
 from jitree.api.calls.native import cpython_layout
 from tests.api import direct
 
+_asynchronous: Any = AsynchronousFunction
+_asynchronous.is_direct = property(
+    lambda function: function.is_settled
+)  # left to Python: settled is the most
 _hidden: Any = cpython_layout
 _hidden._HEADER_SIZE = 0
 _tests: Any = direct
