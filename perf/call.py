@@ -1,12 +1,13 @@
 """Times calls whose work takes no time: jitree against iree.runtime, the same modules in one process.
 
     python perf/call.py [--device local-sync local-task] [--from device numpy] [--suite LIST.json]
-    [--seconds 0.5] [--only REGEX] [--plot]
+    [--seconds 0.5] [--only REGEX] [--plot] [--unknown]
 
 The figure of a call is the median time of iree.runtime over the median time of jitree, both measured
 alternately in one run (above 1: jitree is faster). Results are read back. `--from device` passes arrays that
 are on the device, `--from numpy` numpy arrays. `--suite` takes a list of other programs (see cases.py).
-`--plot` redraws plots/call.svg. Needs the extra `perf`.
+`--unknown` hides from machine code how this
+interpreter lays out objects. `--plot` redraws plots/call.svg. Needs the extra `perf`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--only", default="")
     parser.add_argument("--plot", action="store_true")
+    parser.add_argument("--unknown", action="store_true")
     options = parser.parse_args()
+    if options.unknown:
+        from jitree.api.calls.native import cpython_layout
+
+        cpython_layout.is_supported = lambda: False  # type: ignore[assignment]
     ratios = {
         f"{device}, from {source}": measure(device, source, options)
         for device in options.device

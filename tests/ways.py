@@ -89,6 +89,26 @@ def program() -> None:
     CallCounter().count("call by Python", lambda: function.call_slowly((image,), {}))
 
 
+def unknown() -> None:
+    """The way of a call in an interpreter whose objects machine code does not know."""
+    import numpy as np
+
+    import jitree
+    from jitree.base import start
+    from tests import unknown_interpreter
+    from tests.api.direct import prepare_calls
+
+    assert unknown_interpreter
+    start.use = lambda: None
+    prepare_calls()
+    image = np.zeros((8, 8), np.float32)
+    function = jitree.Session("local-sync", tier="fast").load(_ONE_PROCESSOR).classify
+    for _ in range(_WARM):
+        function(image)
+    assert function.is_settled
+    CallCounter().count("unknown interpreter", lambda: function(image))
+
+
 def kernels() -> None:
     """From the bytecode of VMVX kernels to LLVM IR, the second time: Numba's part is known by then."""
     from jitree.codegen.image import build
@@ -111,7 +131,7 @@ def measured() -> dict[str, Way]:
     settings = {name: value for name, value in os.environ.items() if not name.startswith("JITREE_")}
     with tempfile.TemporaryDirectory() as cache:
         environment = settings | {"JITREE_CACHE_DIR": cache}
-        for name in ("prepare", "program", "kernels"):
+        for name in ("prepare", "program", "unknown", "kernels"):
             command = [sys.executable, "-c", f"from tests.ways import {name}; {name}()"]
             report = subprocess.check_output(command, cwd=ROOT, text=True, env=environment, timeout=300)
             for line in report.splitlines():
@@ -122,4 +142,4 @@ def measured() -> dict[str, Way]:
 
 if __name__ == "__main__":
     for name, way in measured().items():
-        print(f"{name:16}{way.files:6} files{way.calls:10} calls{way.changes:10} changes of file")
+        print(f"{name:20}{way.files:6} files{way.calls:10} calls{way.changes:10} changes of file")

@@ -566,6 +566,11 @@ def use_parts(
     _Others.unpickled = staticmethod(unpickled)
 
 
+def show_elements(find_elements: Callable[[Array], npt.NDArray[Any] | None]) -> None:
+    """From now on arrays with an owner are looked at by a function."""
+    _Others.find_elements = staticmethod(find_elements)
+
+
 def replace_methods(
     array_method: Any,
     buffer_method: Any,
@@ -576,6 +581,6 @@ def replace_methods(
     """From now on arrays are looked at by machine code (:mod:`jitree.api.calls.native.arrays`)."""
     Array.__array__ = array_method  # type: ignore[method-assign]
     Array.__buffer__ = buffer_method  # type: ignore[method-assign]
-    _Others.find_elements = staticmethod(find_elements)
+    show_elements(find_elements)
     _Others.fetch = staticmethod(fetch)
     _Others.converter = staticmethod(converter)

@@ -121,6 +121,7 @@ def test_a_size_that_depends_on_a_number(session: Session) -> None:
     assert function.is_direct == (session.tier == "fast")
 
 
+@needs_machine_code
 def test_known_sizes_are_measured_once(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """And machine code makes the calls then: Python packs none of their arguments."""
     function = session.load(WORKSPACES).of_shape

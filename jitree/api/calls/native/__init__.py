@@ -36,6 +36,7 @@ def generate() -> Generated:
         direct_method,
         function_method,
         run_method,
+        run_rows,
         submit_method,
     )
     from jitree.api.calls.native.reading import fetch_method
@@ -43,7 +44,7 @@ def generate() -> Generated:
     from jitree.codegen.image.generated import one_unit
 
     entries = (
-        function_method, submit_method, attempt_method, direct_method, run_method, array_method,
+        function_method, submit_method, attempt_method, direct_method, run_method, run_rows, array_method,
         buffer_method, find_elements, fetch_method, new_owner, destroy_owner, take_back, export_managed,
         export_tensor, import_managed, current_work_stream, allocate_managed, destroy_managed, convert_array,
     )  # fmt: skip

@@ -25,6 +25,7 @@ from jitree.api.calls.native.device_arrays import (
     pass_workspace,
 )
 from jitree.api.calls.native.layout import (
+    COPIED,
     PASS_ARRAY,
     PASS_CONSUMED,
     PASS_F64,
@@ -38,9 +39,9 @@ from jitree.api.calls.native.layout import (
 from jitree.api.calls.native.lending import pass_lent
 from jitree.api.calls.native.names import IN_PLACE, pass_in_place
 from jitree.api.calls.native.numbers import pass_as_array, pass_number, pass_packed_number
-from jitree.api.calls.native.python import drop, invoke_with, is_true, retained, type_of
+from jitree.api.calls.native.python import drop, invoke_with, is_done, is_true, retained, type_of
 from jitree.api.calls.native.views import drop_joined, has_timeline, send_joined
-from jitree.codegen.primitives import apart, call, load32, load64, stack, store64, unlikely
+from jitree.codegen.primitives import apart, call, load32, load64, stack, store32, store64, unlikely
 from jitree.codegen.record import place_of, size_of
 from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.regs.layout import Entry
@@ -303,11 +304,35 @@ def pass_reference(python: Python, record: CallRecord, argument: Argument, value
 @apart
 def pass_all_packed(python: Python, record: CallRecord, arguments: int) -> bool:
     """What Python has packed of all arguments. If not an exception may be set."""
+    if record.rows != 0:
+        return pass_rows(python, record, arguments)
     for index in range(record.argument_count):
         argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
         if not pass_packed(python, record, argument, load64(arguments + 8 * argument.position)):
             return False
     return True
+
+
+def pass_rows(python: Python, record: CallRecord, packed: int) -> bool:
+    """As :func:`pass_all_packed`, of a tuple that Python looks into: it makes numbers' bits, handles with a
+    reference each, which are taken, and where elements lie."""
+    if not is_done(python, invoke_with(python, record.wrap, packed)):
+        return False
+    is_passed = True
+    for index in range(record.argument_count):
+        argument = Argument(record.arguments + index * _ARGUMENT_SIZE)
+        place, row = argument.place, load64(record.rows + 8 * index)
+        if not PASS_ARRAY <= argument.kind <= PASS_REFERENCE:
+            if argument.kind == PASS_I64 or argument.kind == PASS_F64:
+                store64(place, row)
+            else:
+                store32(place, row)
+        elif row & COPIED == 0:
+            store64(place, row)
+            store64(record.rows + 8 * index, 0)
+        elif is_passed:
+            is_passed = pass_ndarray(python, record, argument, Ndarray(row ^ COPIED))
+    return is_passed
 
 
 def pass_packed(python: Python, record: CallRecord, argument: Argument, value: int) -> bool:

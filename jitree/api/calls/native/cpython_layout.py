@@ -30,6 +30,7 @@ from jitree.api.calls.native.acceptance import (
     Producers,
     numbers_of,
 )
+from jitree.api.calls.native.handle_owners import Keeper
 from jitree.api.calls.native.layout import (
     CAPSULE_CONTEXT_AT,
     CAPSULE_POINTER_AT,
@@ -192,10 +193,20 @@ class _Definition(ctypes.Structure):
     )
 
 
-class Interface:
-    """Holds this process's Python record and the image that uses it."""
+class CInterface:
+    """Holds this process's Python record, and the image that uses it: what needs no look into objects."""
 
-    def __init__(self, code: image.Image, direct_class: type) -> None:
+    keeper_class = Keeper
+    row_maker: Callable[..., Any] | None = None
+    """What makes rows of a function's arguments, and arrays, where machine code looks into no object."""
+    make: Callable[..., Any]
+    """(a DirectCall, its arguments): see function.py"""
+    run: Callable[..., Any]
+    """(a DirectCall, what Python has packed of all arguments): see function.py"""
+    new_owner: Callable[[int, int], object]
+    """(Owners record, handle): an owner, which takes over the caller's reference to the handle."""
+
+    def __init__(self, code: image.Image) -> None:
         self.code: Final = code
         self._words = array("q", bytes(size_of(Python)))
         self._dtypes = array("q", bytes(size_of(Dtype) * MAXIMUM_DTYPES))
@@ -205,25 +216,48 @@ class Interface:
         self.record: int = self._words.buffer_info()[0]
         """The address of the Python record."""
         self._set(addresses())
+        self._set({"dtypes": self._dtypes.buffer_info()[0], "exchanges": self.producers.address})
+        for row in ELEMENT_TYPES:
+            if row.numpy_name in np.sctypeDict:
+                self.learn(row)
+        self.take_back: Callable[[int, int, int], int] = self._c_function("take_back", ctypes.c_int64, 3)
+        """(Owners record, HandlePoolRecord record, address of a list of released handles): see arrays.py"""
+
+    def _set(self, values: dict[str, int]) -> None:
+        offsets = layout_of(Python).offsets
+        for field, value in values.items():
+            self._words[offsets[field] // 8] = value
+
+    def _c_function(self, symbol: str, result: Any, arguments: int) -> Callable[..., Any]:
+        return ctypes.PYFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self.code.addresses[symbol])
+
+    def learn(self, row: ElementType) -> None:
+        """Lets machine code make numpy arrays of a type of whole bytes."""
+        count, width = self._words[_PYTHON.dtype_count], size_of(Dtype) // 8
+        if row.bits % 8 or count == MAXIMUM_DTYPES or row.code in self._dtypes[: count * width : width]:
+            return
+        self._kept.append(dtype := row.dtype)
+        numbers = map(numbers_of(row).get, _NUMBERS, repeat(0))
+        words = array("q", (row.code, id(dtype), tensor_type(row) or 0, dtype.itemsize, *numbers))
+        self._dtypes[count * width : (count + 1) * width] = words
+        self._words[_PYTHON.dtype_count] = count + 1
+
+
+class Interface(CInterface):
+    """Holds what machine code needs that looks into objects, and methods."""
+
+    def __init__(self, code: image.Image, direct_class: type) -> None:
+        super().__init__(code)
         self._set({f"array{name}": offset for name, offset in slot_offsets(Array, _ARRAY_SLOTS).items()})
         self._set({"function_direct": slot_offsets(Function, ("_direct",))["_direct"]})
         self._set({"donation_array": slot_offsets(Donation, ("array",))["array"]})
         self._set({"direct_record": slot_offsets(direct_class, ("record",))["record"]})
         self._set({field: code.addresses[field] for field in _DESTRUCTORS})
-        self._set({"dtypes": self._dtypes.buffer_info()[0], "exchanges": self.producers.address})
         self._capsule = new_capsule(self.record)
         self._methods = bound_together([code.addresses[symbol] for symbol in _METHODS], 4, self.record)
-        for row in ELEMENT_TYPES:
-            if row.numpy_name in np.sctypeDict:
-                self.learn(row)
-        self.new_owner: Callable[[int, int], object] = self._c_function("new_owner", ctypes.py_object, 2)
-        """(Owners record, handle): an owner, which takes over the caller's reference to the handle."""
-        self.take_back: Callable[[int, int, int], int] = self._c_function("take_back", ctypes.c_int64, 3)
-        """(Owners record, HandlePoolRecord record, address of a list of released handles): see arrays.py"""
-        self.make: Callable[..., Any] = self._builtin("direct_method", "make", "", _ANY_ARGUMENTS)
-        """(a DirectCall, its arguments): see function.py"""
-        self.run: Callable[..., Any] = self._builtin("run_method", "run", "", _ANY_ARGUMENTS)
-        """(a DirectCall, what Python has packed of all arguments): see function.py"""
+        self.new_owner = self._c_function("new_owner", ctypes.py_object, 2)
+        self.make = self._builtin("direct_method", "make", "", _ANY_ARGUMENTS)
+        self.run = self._builtin("run_method", "run", "", _ANY_ARGUMENTS)
         self.fetch: Callable[[object, Array], Any] = self._builtin(
             "fetch_method", "fetch", "", _ANY_ARGUMENTS
         )
@@ -247,25 +281,6 @@ class Interface:
         capsule = new_capsule(self.record, words.buffer_info()[0])
         convert: Callable[[Array], Any] = self._builtin("convert_array", "", "", _ONE_ARGUMENT, capsule)
         return convert
-
-    def _set(self, values: dict[str, int]) -> None:
-        offsets = layout_of(Python).offsets
-        for field, value in values.items():
-            self._words[offsets[field] // 8] = value
-
-    def _c_function(self, symbol: str, result: Any, arguments: int) -> Callable[..., Any]:
-        return ctypes.PYFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self.code.addresses[symbol])
-
-    def learn(self, row: ElementType) -> None:
-        """Lets machine code make numpy arrays of a type of whole bytes."""
-        count, width = self._words[_PYTHON.dtype_count], size_of(Dtype) // 8
-        if row.bits % 8 or count == MAXIMUM_DTYPES or row.code in self._dtypes[: count * width : width]:
-            return
-        self._kept.append(dtype := row.dtype)
-        numbers = map(numbers_of(row).get, _NUMBERS, repeat(0))
-        words = array("q", (row.code, id(dtype), tensor_type(row) or 0, dtype.itemsize, *numbers))
-        self._dtypes[count * width : (count + 1) * width] = words
-        self._words[_PYTHON.dtype_count] = count + 1
 
     def require_complete(self) -> None:
         """INTERNAL if anything that machine code follows is missing."""
@@ -366,6 +381,11 @@ def _address(function: Any) -> int:
 def is_supported() -> bool:
     """Whether this interpreter is one whose calls machine code can make."""
     return can_bind() and is_known()
+
+
+def has_c_interface() -> bool:
+    """Whether machine code can call this interpreter's functions, without a look into objects."""
+    return sys.implementation.name == "cpython"
 
 
 def unsupported_because() -> str:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from jitree.api.calls.declaration import DeclaredTensor, Signature
-    from jitree.api.calls.native.cpython_layout import Interface
+    from jitree.api.calls.native.cpython_layout import CInterface
     from jitree.api.calls.native.handle_owners import Keeper
     from jitree.dispatch.engine import EngineEntry
     from jitree.hal.buffer import Buffer
@@ -87,7 +87,7 @@ class DirectCall:
     def __init__(
         self,
         words: array[int],
-        interface: Interface,
+        interface: CInterface,
         packers: tuple[Callable[[Any], object], ...],
         kept: object,
     ) -> None:
@@ -110,7 +110,7 @@ def direct_call(
     function: Function,
     vm_function: BytecodeFunction,
     entry: EngineEntry,
-    interface: Interface,
+    interface: CInterface,
     keeper: Keeper,
 ) -> DirectCall:
     """Calls of a function. The lock must be held, and the machine of direct calls must be ready or new.
@@ -144,13 +144,17 @@ def direct_call(
         "release_code": method_code(lock.release, METH_NOARGS),
     }  # fmt: skip
     objects = _objects(function, machine, rest)
+    maker = interface.row_maker and interface.row_maker(function, vm_function, keeper, rest)
+    if maker is not None:
+        objects |= {"wrap": maker.make, "take_reference": maker.take}
+        addresses["rows"] = maker.address
     words = array("q", bytes(size_of(CallRecord)))
     fill(words, CallRecord, addresses)
     fill(words, CallRecord, {field: id(value) for field, value in objects.items()})
     fill(words, CallRecord, {"begun_frame": frame, "begun_state": state})
     packers = function.packers if function.known_sizes is not None else tuple(rows.packers)
     return DirectCall(
-        words, interface, packers, (objects, arguments, results, rows.kept, extents, keeper, entry)
+        words, interface, packers, (objects, arguments, results, rows.kept, extents, keeper, entry, maker)
     )
 
 
@@ -220,7 +224,7 @@ class _Rows:
         vm_function: BytecodeFunction,
         keeper: Keeper,
         frame: memoryview,
-        interface: Interface,
+        interface: CInterface,
     ) -> None:
         self.kept: list[object] = []
         self.packers = list(function.packers)
@@ -394,8 +398,8 @@ class _Rows:
             tensor = parameter.tensor
             if tensor is not None and tensor.element_type is not None:
                 self._interface.learn(tensor.element_type)
-            if len(self._function.devices) > 1:
-                return register  # Python looks whose memory it is
+            if len(self._function.devices) > 1 or self._interface.row_maker is not None:
+                return register  # Python looks whose memory it is, or makes the array
             kind = self._function.invoker.table.ref_types.lookup("hal.buffer_view")
             return register | {"view_kind": kind, "ahead": self._keeper.ahead() if self._reads_ahead else 0}
         if register["kind"] == PASS_I32 and parameter.type in _NARROW:

@@ -87,6 +87,14 @@ def run_method(self: int, arguments: int, count: int, names: int) -> int:
     return result if result != _SLOWLY else retained(python, python.not_implemented)
 
 
+def run_rows(record: CallRecord, packed: int) -> int:
+    """A C function for interpreters whose objects machine code does not know: as :func:`run_method`, of a
+    tuple. It looks into no object."""
+    python = Python(record.python)
+    result = call_through_gate(python, record, packed | PACKED, record.argument_count, PATIENT)
+    return result if result != _SLOWLY else retained(python, python.not_implemented)
+
+
 def call_by_record(
     python: Python, function: int, arguments: int, count: int, names: int, prompt: int, slowly: int
 ) -> int:

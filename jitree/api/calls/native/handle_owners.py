@@ -80,15 +80,19 @@ class Keeper:
         """An owner of the object's handle, with the lock held."""
         return self._interface.new_owner(self.record, self._table.wrap(obj))
 
+    def handle(self, owner: object) -> int:
+        """As :func:`jitree.api.calls.native.arrays.handle_of`."""
+        return ctypes.c_int64.from_address(id(owner) + CAPSULE_POINTER_AT).value
+
     def owned(self, owner: object) -> object:
         """The object of an owner's handle, with the lock held."""
-        return self._table.object(_handle(owner))
+        return self._table.object(self.handle(owner))
 
     def shape(self, owner: object) -> tuple[int, ...] | None:
         """The dimensions of a view that machine code made; None if they are not all in the table, and where
         its Python object tells them."""
         table = self._table
-        word = (_handle(owner) - table.base) >> 3
+        word = (self.handle(owner) - table.base) >> 3
         rank = table.i32[2 * word + _ENTRY.rank]
         start = word + (table.extension >> 3)
         dimensions = tuple(table.i64[start : start + rank])
@@ -100,7 +104,7 @@ class Keeper:
     def type_and_encoding(self, owner: object) -> tuple[int, int] | None:
         """Element type and encoding of a view that machine code made; None where its Python object tells."""
         words = self._table.i32
-        word = (_handle(owner) - self._table.base) >> 2
+        word = (self.handle(owner) - self._table.base) >> 2
         found = words[word + _ENTRY.element_type], words[word + _ENTRY.element_type + 1]
         return found if words[word + _ENTRY.owner] == OWNER_CODE else None
 
@@ -108,7 +112,7 @@ class Keeper:
         """Address and bytes of the buffer of a view that machine code made; None where its Python object
         tells them."""
         words, table = self._table.i64, self._table
-        view = (_handle(owner) - table.base) >> 3
+        view = (self.handle(owner) - table.base) >> 3
         buffer = (words[view + _ENTRY.parent] - table.base) >> 3
         found = words[buffer + _ENTRY.address], words[buffer + _ENTRY.length]
         return found if table.i32[2 * view + _ENTRY.owner] == OWNER_CODE else None
@@ -136,11 +140,6 @@ class Keeper:
                 words[start + _AHEAD.copy] = 0
                 self._table.deferred.append(handles)
         self._table.drain_deferred()
-
-
-def _handle(owner: object) -> int:
-    """As :func:`jitree.api.calls.native.arrays.handle_of`."""
-    return ctypes.c_int64.from_address(id(owner) + CAPSULE_POINTER_AT).value
 
 
 def _attend(

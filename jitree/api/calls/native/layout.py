@@ -279,7 +279,8 @@ class CallRecord(MemoryRecord):
     pending_submission: i64  # the same of a submission, whose number it is given
     wait_for: i64  # waits for it, without the lock: is given it and AwaitedRecord.cancels,
     when_reached: i64  # or gives what waits for it when it is awaited
-    wrap: i64  # of the table: the handle of what Python has packed
+    wrap: i64  # of the table: the handle of what Python has packed,
+    rows: i64  # or, where this is not 0, what makes `rows` of all that it has packed: a word each
     fence: i64  # of the arrays that are returned by the call in progress, or None
     rewrites: i64  # 1 = the program writes to arrays of a device that the host may have read
     lent: Entry  # handles of memory that was lent to the call, linked in their extensions
@@ -309,6 +310,9 @@ class AwaitedRecord(MemoryRecord):
     submission: i64  # its number; 0 = it is a fence
     cancels: i64  # GATE.cancels as the call began
 
+
+COPIED: Final = 1
+"""A bit in a row, which is the address of an Ndarray record then: elements to be copied."""
 
 PASS_I32: Final = 0
 PASS_I64: Final = 1

@@ -68,23 +68,25 @@ class DirectCalls:
         vm_function, invoker = function.vm_function, function.invoker
         if not isinstance(vm_function, BytecodeFunction):
             return True, None
-        if vm_function.convention.has_spans or not interfaces.is_supported():
+        if vm_function.convention.has_spans or not interfaces.has_c_interface():
             return True, None
         if invoker.engine.name in WAITING_TIERS:
             image.wait(RECIPE)
-        loaded = interface()
+        loaded = interface() if interfaces.is_supported() else row_interface()
         if loaded is None:
             return False, None
         with invoker.lock:
             entry = invoker.engine.entry
             if entry is None or not invoker.may_prepare():
                 return False, None
-            keeper = self._keeper = self._keeper or Keeper(invoker, loaded)
+            keeper = self._keeper = self._keeper or loaded.keeper_class(invoker, loaded)
             try:
                 with memory_errors("preparing calls by machine code"):
                     prepared = direct_call(function, vm_function, entry, loaded, keeper)
             except (Unsuitable, ResourceExhaustedError):
                 return True, None
+        if not isinstance(loaded, interfaces.Interface):
+            return True, prepared
         if function.signature.fences:
             loaded.submit(cast("type[AsynchronousFunction]", type(function)))
         if self._pattern is None:
@@ -157,6 +159,13 @@ def _refuse(value: object) -> None:
 def interface() -> interfaces.Interface | None:
     """The machine code of calls, loaded as soon as it is there."""
     return interfaces.get(DirectCall)
+
+
+def row_interface() -> interfaces.CInterface | None:
+    """As :func:`interface`, where it knows no objects."""
+    from jitree.api.calls.native import unknown_interpreter  # whose functions Python packs arguments for
+
+    return unknown_interpreter.interface()
 
 
 def exchange_functions() -> object:

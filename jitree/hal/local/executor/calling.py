@@ -14,6 +14,7 @@ import numpy as np
 from jitree.base.platform import C_LIBRARY
 from jitree.base.stop_word import STOP, count_by
 from jitree.codegen.record import size_of, words_of
+from jitree.errors import pass_interruption
 from jitree.hal.command_layout import Functions, Job, Share
 from jitree.regs.memory import address_of, local_memory, zeroed
 
@@ -124,7 +125,8 @@ class CommandExecutor:
     def _take_job(self) -> _Job:
         try:
             return self._jobs.pop()
-        except IndexError:
+        except IndexError as error:
+            pass_interruption(error)
             return _Job()
 
 
