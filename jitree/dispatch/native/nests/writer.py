@@ -384,7 +384,7 @@ class Looks:
                 self._factor = writer.let(f"fmul double {factor}, {self._factor}") if self._factor else factor
 
     def _share(self, block: int) -> str:
-        """Iterations between two looks, where one is so many times the work that is known now."""
+        """Iterations between two looks, where one is so many times the known work."""
         if not self._factor:
             return str(max(WORK // (self._known * block), 1))
         share = self._writer.let(f"fdiv double {WORK / self._known:e}, {self._factor}")
