@@ -53,6 +53,11 @@ def test_bounds(offset: int, size: int) -> None:
         Mapping(PAGE_SIZE).protect(offset, size, READ)
 
 
+def test_the_system_is_not_asked_about_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Mapping, "_set_access", staticmethod(lambda *_: -1))
+    Mapping(PAGE_SIZE).protect(PAGE_SIZE, 0, READ | EXECUTE)
+
+
 @pytest.mark.parametrize("alignment", [1, PAGE_SIZE, 16 * PAGE_SIZE, 1 << 21])
 def test_alignment(alignment: int) -> None:
     mapping = Mapping(100, alignment)

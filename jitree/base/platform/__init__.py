@@ -162,7 +162,8 @@ class Mapping:
             raise InvalidArgumentError(f"bytes {offset} to {offset + size} of a mapping of {self.size}")
         if access & WRITE and access & EXECUTE:
             raise PermissionDeniedError("memory that is both writable and executable is refused")
-        if self._set_access(self.address + start, end - start, access) != 0:
+        # Emulators refuse access to no bytes, which an image without machine code asks for.
+        if start < end and self._set_access(self.address + start, end - start, access) != 0:
             number = ctypes.get_errno()
             what = f"the system refused access {access} to {end - start} bytes: {os.strerror(number)}"
             if number == errno.ENOMEM:
