@@ -124,5 +124,5 @@ def test_numbers_and_shapes_go_in_rows(session: Session, monkeypatch: pytest.Mon
         assert np.array_equal(twice(given), given + given)
         assert twice(given).shape == (count, 3)
     assert square(np.float32(-3)).item() == 9
-    given = np.arange(1 << 16, dtype=np.float32)
-    assert np.array_equal(large(given), given + given)
+    many = np.arange(1 << 16, dtype=np.float32)
+    assert np.array_equal(large(many), many + many)
