@@ -143,8 +143,7 @@ class Session(Observable, Finalized, Remade):
         if tier is not None or instance is not None:
             session_arguments.require_option("tier", "the name of a tier", tier, str)
             session_arguments.require_option("instance", "an Instance", instance, Instance)
-        if trace_sink is not None:
-            session_arguments.require("trace_sink", "a function", trace_sink, Callable)
+        session_arguments.require_option("trace_sink", "a function", trace_sink, Callable)
         session_arguments.require("flags", "ContextFlags", flags, ContextFlags)
         self._builtins = load_order.chosen(builtin_modules)
         self._owned: list[Device] = []

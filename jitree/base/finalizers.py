@@ -20,7 +20,6 @@ import atexit
 import ctypes
 import os
 import sys
-from _queue import SimpleQueue
 from _thread import LockType, RLock, get_ident, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -213,6 +212,7 @@ def start_thread(thread: threading.Thread) -> None:
     thread for Python's own tests calls Python code when it dies, which loses exceptions.
     """
     import threading
+    from _queue import SimpleQueue
 
     threading._dangling.discard(thread)  # type: ignore[attr-defined]
     outcome: SimpleQueue[RuntimeError | MemoryError | None] = SimpleQueue()

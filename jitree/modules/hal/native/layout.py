@@ -16,7 +16,6 @@ from jitree.hal.command_layout import (
     Patch,
 )
 from jitree.hal.enums import MemoryType
-from jitree.hal.heap import size_class
 
 if TYPE_CHECKING:
     from jitree.codegen.record import i32, i64
@@ -48,7 +47,7 @@ def class_index(capacity: int) -> int:
     return 17 + (bits - 11) * 4 + (capacity >> bits - 3) - 5
 
 
-POOL_COUNT: Final = class_index(size_class(LARGEST_POOLED)) + 1
+POOL_COUNT: Final = class_index(LARGEST_POOLED) + 1  # a class of its own
 
 
 class HandlePoolRecord(MemoryRecord):
