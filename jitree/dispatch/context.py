@@ -377,7 +377,7 @@ class Context(Unique):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is closed, and no state of its modules is left that may be touched."""
+        """Whether it is closed, and has nothing left that may be freed."""
         invoker = self.invoker
         return invoker.closed and (invoker.is_lost or not (self._instances or self.table.owed))
 

@@ -40,7 +40,7 @@ class Needs(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether each call looks whether there is room, also where no function comes back to itself."""
+        """Whether each call looks for room, also where no function calls itself."""
         return _FRAME * self.frames + self.values + self.refs > _LARGE
 
 
