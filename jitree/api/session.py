@@ -514,7 +514,8 @@ class Session(Observable, Finalized, Remade):
         for part in (*self._owned, self._sandbox):
             if part is not None:
                 part.close()
-        self._modules, self._functions, self._named, self._has_ended = {}, {}, {}, True
+        self._modules, self._functions, self._named = {}, {}, {}
+        self._has_ended = self._context.has_ended
         give_back_much_free_memory()
 
     def _require_open(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

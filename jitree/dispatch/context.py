@@ -31,6 +31,7 @@ from jitree.errors import (
     NotFoundError,
     StatusError,
     error_context,
+    is_interruption,
 )
 from jitree.regs.handles import HandleTable
 from jitree.regs.memory import UNBOUNDED, Bounds
@@ -197,8 +198,8 @@ class Context(Unique):
         ignored: no caller could act on them. All states go, whatever else a module raises."""
         with ExitStack() as steps:  # which makes them last to first, and raises when all are made
             steps.callback(self.table.drain_deferred)
-            for _ in self._instances[first:]:
-                steps.callback(self._free_last)
+            for instance in self._instances[first:]:
+                steps.callback(self._free, instance)
             for instance in self._instances[first:]:
                 steps.callback(self._deinitialise, instance)
 
@@ -206,8 +207,15 @@ class Context(Unique):
         with suppress(StatusError):
             self._run_if_present(instance, DEINIT)
 
-    def _free_last(self) -> None:
-        self._instances.pop().free()
+    def _free(self, instance: ModuleInstance) -> None:
+        """What an interrupt keeps from it is done when the context is closed again."""
+        try:
+            instance.free()
+        except BaseException as error:
+            if not is_interruption(error):
+                self._instances.remove(instance)
+            raise
+        self._instances.remove(instance)
 
     def _run_if_present(self, instance: ModuleInstance, name: str, *arguments: object) -> None:
         function = instance.function(name) if isinstance(instance, BytecodeInstance) else None
@@ -367,12 +375,18 @@ class Context(Unique):
             other.notify(Signal.FORK)
             return other
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is closed, and has nothing left that may be freed."""
+        invoker = self.invoker
+        return invoker.closed and (invoker.is_lost or not (self._instances or self.table.owed))
+
     def close(self) -> None:
         """Runs ``__deinit`` of the modules, last first, and drops their states. Calls that still wait fail
-        with CANCELLED. Closing again does nothing. FAILED_PRECONDITION in a call of the context, by a native
-        function: the program would go on without its globals."""
+        with CANCELLED. Closing again does what an interrupt has left. FAILED_PRECONDITION in a call of the
+        context, by a native function: the program would go on without its globals."""
         with self.invoker.entrance():
-            if self.invoker.closed:
+            if self.has_ended:
                 return
             self.invoker.require_idle()
             refused = self.invoker.gate[REFUSED]

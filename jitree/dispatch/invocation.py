@@ -79,7 +79,8 @@ class Invoker(ContextGate):
         super().__init__(lock)
         self.table, self.engine = table, engine
         self.functions = FunctionRecords()
-        self.closed = False
+        self.closed = self.is_lost = False
+        """Whether no call may be made; and whether that is because a thread of another process was in one."""
         self.end_call: Callable[[BaseException | None], object] = bool
         """Called when an outermost call that a thread waited for has ended, with its error; not if it never
         left machine code."""
@@ -120,6 +121,7 @@ class Invoker(ContextGate):
             "the context was in use by another thread when this process was forked; make a new one"
         )
         self.gate[NESTING] = 0
+        self.is_lost = True
         self.close()
 
     # -- direct calls --------------------------------------------------------------------------------

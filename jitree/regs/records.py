@@ -298,8 +298,9 @@ class ModuleRecord:
         """Drops every reference the state holds, and its functions, which know it; it must not run
         afterwards."""
         self._functions.clear()
-        for handles in (self.ref_globals, self.rodata):
-            memory, dropped = np.asarray(handles), handles.tolist()
-            table.owed += dropped
-            memory[:] = 0
-            table.release_owed()
+        memories = np.asarray(self.ref_globals), np.asarray(self.rodata)
+        dropped = self.ref_globals.tolist() + self.rodata.tolist()
+        table.owed += dropped  # no interrupt comes from here on until all of them are owed
+        memories[0][:] = 0
+        memories[1][:] = 0
+        table.release_owed()

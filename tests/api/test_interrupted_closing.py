@@ -21,8 +21,8 @@ from jitree.base.finalizers import Finalized, has_guard
 from jitree.hal.local.task import TaskDevice
 from jitree.hal.local.topology import Topology
 from jitree.hal.local.workers import WorkerPool
-from tests.api.programs import ASYNCHRONOUS
-from tests.base.interruption import Interruption, interruptions
+from tests.api.programs import ASYNCHRONOUS, STATE
+from tests.base.interruption import AtJump, Interruption, interruptions
 
 
 def _started() -> Session:
@@ -73,6 +73,24 @@ def test_closing_goes_on(finish: Callable[[list[Session]], None]) -> None:
         for thread in threads:
             thread.join(60)
         assert not _threads_since(before), f"interrupted at place {place}"
+        if not interruption.came:
+            break
+    assert place > 20
+
+
+@pytest.mark.parametrize("kind", [Interruption, AtJump])
+def test_no_reference_stays_when_closing_goes_on(kind: type[Interruption]) -> None:
+    """Of the constants and variables of two programs."""
+    place = 0
+    while True:
+        session = Session("local-sync", tier="fast")
+        session.load(STATE, ASYNCHRONOUS)
+        session["state.increment"]()
+        place += 1
+        interruption = kind(place)
+        interruption.during(session.close)
+        session.close()
+        assert not session.context.table.live_count, f"interrupted at place {place}"
         if not interruption.came:
             break
     assert place > 20

@@ -112,8 +112,8 @@ class Scheduler:
         self.is_over = False
         self._left = inf
         self._ended: list[threading.Thread] = []
-        self._has_entered = False
-        """Whether a function in Python has begun since the last instruction."""
+        self._traced = 0
+        """The ``id`` of the frame of the last instruction; 0 where a function in Python has begun since."""
         self.trace: list[str] | None = None
         """The turns as lines, for who looks at a case."""
 
@@ -269,7 +269,7 @@ class Scheduler:
     # -- what Python traces ------------------------------------------------------------------------------
 
     def enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        self._has_entered = True
+        self._traced = 0
         found = _places.get(frame.f_code)
         if found is None:
             found = _places[frame.f_code] = _places_of(frame.f_code)
@@ -282,12 +282,12 @@ class Scheduler:
         if event == "opcode" and frame.f_lasti in (places := _places[frame.f_code]):
             self._left -= 1
             if self._left <= 0:
-                code, is_return = frame.f_code, places[frame.f_lasti] and self._has_entered
+                code, is_return = frame.f_code, places[frame.f_lasti] and self._traced != id(frame)
                 self.lose_turn(f"{code.co_filename[len(PACKAGE) :]}:{code.co_name}+{frame.f_lasti}")
                 frame.f_trace_opcodes = self._left != inf
                 if not is_return:
                     self._signal(frame)
-        self._has_entered = False
+        self._traced = id(frame)
         return self._opcode
 
     def _signal(self, frame: FrameType) -> None:
