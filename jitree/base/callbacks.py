@@ -137,7 +137,7 @@ def _serve(address: int) -> None:
 
 @once
 def _to_thread_pointer() -> int:
-    """From a thread's identifier to the pointer in its register, as far in all threads.
+    """The way from a thread's identifier to its pointer, the same for all threads.
 
     On aarch64 the C library's record of the thread is in between.
     """
