@@ -51,7 +51,7 @@ _MACHINE_CODE: Final = {
     "aarch64": (
         "4f00005803000014", """
         ffc301d1e8a540a9f44f06a9f30140f9e00700a9e20f01a9e82703a9e8c30191e41702a9e82300f9680240f9fe2b00f949
-        d03bd51f0109ebc101005474a240a99f0208eb2201005488060091690e148be0030091680600f9e80300912a1140f92851
+        d03bd51f0109ebc101005474a240a99f0208eb6201005488060091690e148be0030091680600f9e80300912a1140f92851
         00f940013fd6740600f904000014680e40f9e003009100013fd6e01f40f9f44f46a9fe2b40f9ffc30191c0035fd6
         """,
     ),
@@ -135,6 +135,19 @@ def _serve(address: int) -> None:
         _fail(address, error)
 
 
+@once
+def _to_thread_pointer() -> int:
+    """The way from a thread's identifier to its pointer, the same for all threads.
+
+    On aarch64 the C library's record of the thread is in between.
+    """
+    if MACHINE == "x86_64":
+        return 0
+    code = map_code(bytes.fromhex("40d03bd5c0035fd6"))  # mrs x0, TPIDR_EL0; ret
+    pointer: int = ctypes.CFUNCTYPE(ctypes.c_int64)(code.address)()
+    return pointer - get_ident()
+
+
 class _Table:
     """What the machine code of all callbacks shares; it lasts as long as the process."""
 
@@ -150,13 +163,13 @@ class _Table:
         os.register_at_fork(after_in_child=self._tell_main_thread)
 
     def _tell_main_thread(self) -> None:
-        """A pointer that only the main thread has. Only on x86-64 is its identifier that."""
+        """A pointer that only the main thread has."""
         main = get_ident()
         if get_native_id() != os.getpid():  # this is not the main thread
             import threading  # 2 ms
 
             main = threading.main_thread().ident or 0
-        self._words[0] = main if MACHINE == "x86_64" and SYSTEM == "linux" else 0
+        self._words[0] = main + _to_thread_pointer() if MACHINE in _MACHINE_CODE and SYSTEM == "linux" else 0
         self._words[1] = 0 if get_ident() != main else self._words[1]
 
     def _publish(self, place: int, serve: Callable[[int], None]) -> None:
