@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar, cast
 from weakref import ref
 
 from jitree.errors import FailedPreconditionError, UnimplementedError, is_interruption, keep_as_interruption
@@ -363,7 +363,8 @@ def _end(owner: Borrowed, is_finalizing: Callable[[], bool] = sys.is_finalizing)
 def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
     """A generator: it begins inside of ``try``, while a function could be interrupted before that."""
     interruption: BaseException | None = None
-    left = iter(range(attempts))  # Python looks for an interrupt after each call, also after this one
+    # Python looks for an interrupt after each call, also after these.
+    left, later = iter(range(2 * _MOST_ATTEMPTS)), cast("Iterator[int]", iter(()))
     try:
         yield
     except GeneratorExit as error:
@@ -374,18 +375,24 @@ def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
         interruption = error
     except BaseException as error:
         interruption = error
+    failed: BaseException | None = None
     for _ in left:
-        try:
-            action()
+        try:  # in here is all that calls something: signals may come faster than it is done
+            if failed is not None:
+                if not is_interruption(failed):
+                    break
+                interruption, failed = interruption or failed, None
+            if attempts:
+                attempts -= 1
+                action()
+                attempts = 0
+            if interruption is not None:
+                later = raised_later(interruption)
             break
         except BaseException as error:
-            if not is_interruption(error):
-                raise
-            interruption = interruption or error
-    if interruption is None:
-        yield
-        return
-    later = raised_later(interruption)
+            failed = error
+    if failed is not None:
+        raise failed
     # Python looks for it after calls and jumps, and would raise it here, where it is lost.
     _ = [*later]
     yield

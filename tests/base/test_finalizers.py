@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from jitree import Session
+from jitree.base import finalizers
 from jitree.base.finalizers import Finalized, Finalizer, end_each, guard, raised_later, uninterrupted
 from jitree.errors import ignored, is_interruption
 from jitree.hal import watchdog
@@ -216,6 +217,30 @@ def test_it_is_not_lost_in_another_end(alarm: Callable[[], object]) -> None:
         holder.clear()
         sum(range(3))
     assert not holder
+
+
+@pytest.mark.parametrize("name", ["is_interruption", "raised_later"])
+def test_it_is_not_lost_where_another_comes_after_it(
+    alarm: Callable[[], object], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what the first has raised is seen to."""
+    function, alarms, ends = getattr(finalizers, name), [alarm], list[int]()
+
+    def interrupted(error: BaseException) -> Any:
+        if alarms:
+            alarms.pop()()
+        return function(error)
+
+    def end() -> None:
+        ends.append(1)
+        alarm()
+
+    monkeypatch.setattr(finalizers, name, interrupted)
+    holder = [Finalizer(uninterrupted(end))]
+    with pytest.raises(_Absent):
+        holder.clear()
+        sum(range(3))
+    assert not alarms and ends == [1]
 
 
 def test_what_is_raised_later_is_itself_where_a_function_traces() -> None:
