@@ -60,6 +60,8 @@ class Inputs(NamedTuple):
     constants: tuple[int, ...]
     places: tuple[int, ...]
     """Where bindings begin in the memory around them."""
+    length: int = LENGTH
+    """Bytes of each."""
 
 
 class KernelWriter:
@@ -315,6 +317,14 @@ class KernelWriter:
 
 
 def kernel(number: int) -> KernelText:
+    if nest_cases.is_narrower(number):
+        source, text = random.Random(f"narrower {number}"), KernelText(BINDINGS)
+        stored, loaded = FIRST_BINDING, FIRST_BINDING + 1
+        text.loops(
+            [source.choice(nest_cases.ODD)],
+            lambda at: nest_cases.store_narrower(source, text, loaded, stored, at[0]),
+        )
+        return text
     return KernelWriter(random.Random(f"kernel {number}")).write()
 
 
@@ -338,11 +348,11 @@ def dispatched(executable: VmvxExecutable, given: Inputs, parts: int = 0) -> Out
     end: object = "done"
     try:
         if parts:
-            blocks = [memory[place : place + LENGTH] for place in given.places]
+            blocks = [memory[place : place + given.length] for place in given.places]
             run_parts(executable, given.workgroups[0], given.constants, blocks, parts, parts)
         else:
             commands = CommandList()
-            bindings = [(DIRECT, address_of(memory) + place, LENGTH, ALL) for place in given.places]
+            bindings = [(DIRECT, address_of(memory) + place, given.length, ALL) for place in given.places]
             commands.dispatch(executable, 0, given.workgroups, given.constants, bindings)
             executor.require_native_executor().execute(commands, *commands.bind(()))
     except StatusError as error:
@@ -388,7 +398,11 @@ def run(case: Case) -> Result:
     counts: Counter[str] = Counter({CASES: 1, "kernels that can be cut": most > 1})
     counts["nests"] = sum(isinstance(loop, nests.Nest) for loop in loops)
     found: list[str] = []
-    for given in case.inputs:
+    plain = ways["plain"]
+    every = nest_cases.edged(
+        lambda given, length: dispatched(plain, given._replace(length=length)), case.inputs
+    )
+    for given in (given._replace(length=length) for given, length in every):
         ends = {tier: dispatched(executable, given) for tier, executable in ways.items()}
         ends["native"] = dispatched(native, given)
         if most > 1 and given.workgroups == (1, 1, 1) and ends["plain"].end == "done":

@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -33,6 +33,7 @@ from tests.hal.native_kernels import aligned
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+Given = TypeVar("Given")
 TIERS: Final = ("plain", "fast", "native")
 AUTO: Final = "auto"
 KINDS: Final = ("i8", "i16", "i32", "i64", "f32", "f64")
@@ -42,6 +43,8 @@ LENGTH: Final = 512
 """Bytes of each buffer, which lie in one block with as many before, between and after them."""
 ALL_PASSES_EVERY: Final = 16
 """Of so many nests one goes through all that LLVM does for a program, which takes as long as two others."""
+ODD: Final = (1, 9, 17, 25, 33)
+"""Numbers of iterations of which vectors leave one."""
 AUTO_EVERY: Final = 3
 """How many calls there are for each one on ``auto``, which needs a new context."""
 APART: Final = tuple(LENGTH * (2 * ref + 1) for ref in range(REFS))
@@ -51,6 +54,12 @@ _ENDS: Final = ("br ", "cond_br", "return")
 _NEAR: Final = (1, 2, 3, 7, 8, 63, 64, 2**31, 2**32, 2**61, 2**62, 2**63)
 _COMPARES: Final = ("cmp.lt.i64.s", "cmp.lt.i64.u", "cmp.lt.i64.s", "cmp.eq.i64", "cmp.ne.i64")
 _DIVISIONS: Final = ("div.i64.s", "div.i64.u", "rem.i64.s", "rem.i64.u")
+_NARROWER: Final = (
+    ("i64", "trunc.i64.i32", ("i8", "i16", "i32")),
+    ("i32", "", ("i8", "i16")),
+    ("f64", "trunc.f64.f32", ("f32",)),
+)
+"""What is loaded, what makes it narrower, and what is stored then."""
 
 
 def _signed(number: int) -> int:
@@ -162,9 +171,31 @@ class NestWriter:
         return text.op("select.i64", condition, self._number(depth - 1), self._number(depth - 1))
 
 
+def is_narrower(number: int) -> bool:
+    """Whether a case is elements that become narrower, of which LLVM knows how many: it has all passes."""
+    return number % (2 * ALL_PASSES_EVERY) == 0
+
+
+def store_narrower(source: random.Random, text: Text, loaded: int, stored: int, place: str) -> None:
+    """Stores an element of another buffer with fewer bits, perhaps the upper ones, perhaps at one place."""
+    wide, operation, kinds = source.choice(_NARROWER)
+    value = text.load(wide, loaded, place)
+    value = text.op(operation, value) if operation else value
+    if kinds[0] != "f32" and source.random() < 0.3:
+        value = text.op("shr.i32.u", value, text.constant(16, "i32"))
+    inside, end = text.label(), text.label()
+    if is_one := source.random() < 0.3:
+        only = text.op("cmp.eq.i64", place, text.constant(source.choice((0, 3, 16))))
+        text.lines += [f"cond_br {only}, {inside}, {end}", f"{inside}:"]
+    text.store(source.choice(kinds), stored, place, value)
+    text.lines += [f"br {end}", f"{end}:"] if is_one else []
+
+
 def nest(number: int) -> Assembler:
     """The module of a nest: ``f`` of four buffers and four numbers. Some loops begin at the last number."""
     source, starts = (random.Random(f"{part} {number}") for part in ("nest", "starts"))
+    if is_narrower(number):
+        return module([Level(source.choice(ODD))], lambda text, at: store_narrower(source, text, 1, 0, at[0]))
     levels = []
     depth = source.randint(1, 3)
     for position in range(depth):
@@ -292,17 +323,15 @@ def written(case: Case) -> bytes:
     return "\n".join([*(f"// {numbers}" for numbers in case.inputs), *case.lines, ""]).encode()
 
 
-def edged(plain: Tier, inputs: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], int]]:
+def edged(plain: Callable[[Given, int], Outcome], inputs: Sequence[Given]) -> Iterator[tuple[Given, int]]:
     """The inputs, with whole buffers, and one that ends well also with buffers that just suffice for it, and
     with a byte less."""
-    yield from ((numbers, LENGTH) for numbers in inputs)
-    for numbers in inputs:
-        if plain.call(numbers).end == "done":
+    yield from ((given, LENGTH) for given in inputs)
+    for given in inputs:
+        if plain(given, LENGTH).end == "done":
             lengths = range(LENGTH + 1)
-            least = bisect_left(
-                lengths, True, key=lambda length: plain.call(numbers, length=length).end == "done"
-            )
-            yield from ((numbers, length) for length in (least, least - 1) if length >= 0)
+            least = bisect_left(lengths, True, key=lambda length: plain(given, length).end == "done")
+            yield from ((given, length) for length in (least, least - 1) if length >= 0)
             return
 
 
@@ -319,7 +348,9 @@ def run(case: Case) -> Result:
     found: list[str] = []
     with ExitStack() as stack:
         tiers = {tier: stack.enter_context(Tier(loaded, tier)) for tier in TIERS}
-        for number, (numbers, length) in enumerate(edged(tiers["plain"], case.inputs)):
+        plain = tiers["plain"]
+        every = edged(lambda numbers, length: plain.call(numbers, length=length), case.inputs)
+        for number, (numbers, length) in enumerate(every):
             ends = {name: tier.call(numbers, length=length) for name, tier in tiers.items()}
             if number % AUTO_EVERY == 0:
                 ends[AUTO] = called_on_auto(loaded, numbers, length)

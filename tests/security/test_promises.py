@@ -154,6 +154,9 @@ TESTS = {
         "codegen/test_image_damage.py::test_lying_lengths_are_a_miss",
         "codegen/test_image.py::test_file_of_another_user_is_a_miss",
     ],
+    "On processors with AVX-512 for which LLVM prefers": [
+        "codegen/test_pipelines.py::test_llvm_makes_no_masks_for_the_rest_of_short_loops"
+    ],
     "With AVX-512, a VMVX kernel that stores 17": [
         "loaders/vmvx/test_bindings.py::test_the_last_lane_of_narrowed_numbers"
     ],

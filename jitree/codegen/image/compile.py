@@ -40,6 +40,8 @@ def target_of(machine: str, cpu: str, features: str = "") -> Target:
 @cache
 def target_machine(target: Target) -> Any:
     llvm.set_option("", "-enable-tail-merge=false")  # each way out of a handler ends in its jump
+    # No masks for the rest of short loops: of one lane LLVM stores the number before it is narrowed.
+    llvm.set_option("", "-vectorizer-min-trip-count=0")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()  # for inline assembly
