@@ -52,6 +52,9 @@ _SECONDS: Final = 10.0
 _EARLY: Final = 1 / 24
 """How often a thread that is to lose its turn loses it until a deadline of another one has passed."""
 
+KNOWS_INSTRUCTIONS: Final = sys.version_info[:2] == (3, 11)
+"""Whether Python's instructions are known. Later versions let other threads run elsewhere: there a number
+gives other turns each time, and 3.12 was seen to end by SIGSEGV while instructions were traced."""
 _AWAKE: Final = 1 / 2
 """How often a thread that has waited loses its turn soon: what it has now, others do not expect."""
 _STEPS: Final = 3

@@ -14,6 +14,7 @@ from tests.dispatch.random_programs import program
 from tests.fuzz import peers, table
 from tests.fuzz.campaign import CASES, NAMES, campaign
 from tests.fuzz.numbered import run_numbers
+from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS
 
 Counts = Counter[str]
 
@@ -90,6 +91,8 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_short_campaign_finds_nothing(name: str) -> None:
+    if name == "turns" and not KNOWS_INSTRUCTIONS:
+        pytest.skip("the scheduler knows CPython 3.11's instructions")
     of, row = campaign(name), ROWS[name]
     numbers = list(row.numbers)
     found, counts = run_numbers(

@@ -10,8 +10,12 @@ import pytest
 from tests.fuzz import primitives, scheduler, turns
 from tests.fuzz.campaign import CASES, Result
 from tests.fuzz.numbered import run_numbers
-from tests.fuzz.scheduler import Schedule, Stopped, scheduled
+from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS, Schedule, Stopped, scheduled
 from tests.fuzz.turns import DEVICES
+
+pytestmark = pytest.mark.skipif(
+    not KNOWS_INSTRUCTIONS, reason="the scheduler knows the instructions of CPython 3.11"
+)
 
 
 def _digest(number: int) -> Result:

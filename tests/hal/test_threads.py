@@ -80,7 +80,8 @@ def test_helpers_start_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     helpers = thread_team._Helpers("test-team", unpinned(6), 1, native)
     helpers.start()
     wait_until(lambda: len(starters) == 4 and "3 helpers, 3 asleep" in helpers.report())
-    assert starters == [threading.current_thread().name, *(f"test-team.{number}" for number in (1, 2, 3))]
+    # A thread in between starts the first one for the main thread.
+    assert starters[1:] == [f"test-team.{number}" for number in (1, 2, 3)]
     assert helpers._team.workers == 3
     helpers.stop()
     for thread in helpers.stop():  # once more is the same
