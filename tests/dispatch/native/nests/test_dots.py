@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jitree.base.platform import processor
-from jitree.codegen.image.compile import optimized_module, target_machine, target_of
+from jitree.codegen.image.compile import compile_object, optimized_module, target_machine, target_of
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.lower import program as lowered_program
 from jitree.dispatch.native.nests import loops, planner, reductions, tiles
@@ -331,6 +331,7 @@ def on_aarch64(monkeypatch: pytest.MonkeyPatch, features: set[str]) -> None:
         monkeypatch.setattr(planner, name, of_processor)
     monkeypatch.setattr(reductions, "dot_lanes", lambda: reductions.NEON if features else 0)
     monkeypatch.setattr(reductions, "widens", lambda: False)
+    monkeypatch.setattr(reductions, "pair_lanes", lambda: 0)  # what it found would be kept for other tests
     monkeypatch.setattr(processor, "arm_features", lambda: frozenset(features))
 
 
@@ -340,6 +341,7 @@ def longest_loop(body: Body, features: set[str], instruction: str) -> str:
     built = BytecodeModule.load(module([Level(size) for size in sizes], body).build())
     [unit] = lowered_program(encode(from_program(built.program))).units
     target = target_of("aarch64", "generic", ",".join(f"+{name}" for name in features))
+    compile_object(unit.texts, unit.entries, target, unit.pipeline)  # LLVM's options are those of the last
     optimized = optimized_module(unit.texts, unit.entries, target, unit.pipeline)
     code = str(target_machine(target).emit_assembly(optimized))
     return max(code.split("\n.LBB"), key=lambda block: block.count(instruction)).partition("\tb.")[0]
