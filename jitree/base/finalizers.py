@@ -214,7 +214,7 @@ def start_thread(thread: threading.Thread) -> None:
     import threading
     from _queue import SimpleQueue
 
-    threading._dangling.discard(thread)  # type: ignore[attr-defined]
+    getattr(threading, "_dangling", set[object]()).discard(thread)
     outcome: SimpleQueue[RuntimeError | MemoryError | None] = SimpleQueue()
 
     def start() -> None:

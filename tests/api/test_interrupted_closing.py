@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -93,7 +94,7 @@ def test_no_reference_stays_when_closing_goes_on(kind: type[Interruption]) -> No
         assert not session.context.table.live_count, f"interrupted at place {place}"
         if not interruption.came:
             break
-    assert place > 20
+    assert place > 20 or (kind is AtJump and sys.version_info >= (3, 12))  # 3.12.3 tells of no jump here
 
 
 def test_the_end_of_a_forgotten_session_is_interrupted() -> None:

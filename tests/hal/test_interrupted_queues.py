@@ -64,17 +64,18 @@ def test_an_interrupt_as_a_thread_starts_goes_through(
     monkeypatch: pytest.MonkeyPatch, has_begun: bool
 ) -> None:
     """The thread begins. In `Thread.start` the exception would be a KeyError, or have the thread die."""
-    start_new_thread = threading._start_new_thread  # type: ignore[attr-defined]
+    name = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
+    start_new_thread = getattr(threading, name)  # from CPython 3.13 on it has the first name
 
-    def interrupted(function: Any, arguments: Any) -> int:
-        number = int(start_new_thread(function, arguments))
+    def interrupted(function: Any, *arguments: Any, **named: Any) -> Any:
+        started = start_new_thread(function, *arguments, **named)
         if has_begun:
             assert function.__self__._started.wait(TIMEOUT)
         signal.raise_signal(signal.SIGALRM)
-        return number
+        return started
 
     before = signal.signal(signal.SIGALRM, Handlers.function)
-    monkeypatch.setattr(threading, "_start_new_thread", interrupted)
+    monkeypatch.setattr(threading, name, interrupted)
     ended = threading.Event()
     try:
         with pytest.raises(Timeout):
