@@ -95,7 +95,8 @@ class Keeper:
         word = (self.handle(owner) - table.base) >> 3
         rank = table.i32[2 * word + _ENTRY.rank]
         start = word + (table.extension >> 3)
-        dimensions = tuple(table.i64[start : start + rank])
+        # One by one: of a part of a memoryview CPython keeps count, wrongly among threads without a GIL.
+        dimensions = tuple([table.i64[start + axis] for axis in range(rank)])
         # Last: another thread may just be making the object.
         return (
             dimensions if rank <= MAXIMUM_RANK and table.i32[2 * word + _ENTRY.owner] == OWNER_CODE else None
