@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jitree.api.calls.declaration import (
@@ -15,19 +14,17 @@ from jitree.api.calls.declaration import (
 )
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
-from jitree.base.finalizers import Remade, Unique, guard
+from jitree.base.finalizers import Remade, Unique
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, folded, printable
 
 if TYPE_CHECKING:
     from jitree.api.function import Owner
-    from jitree.dispatch.context import Context, ModuleLike
+    from jitree.dispatch.context import ModuleLike
     from jitree.dispatch.function import VmFunction as VmFunction
     from jitree.vmfb.schema import Dependency
 
 _HIDDEN: Final = "__"
 """How names begin that are not for callers: ``__init`` and the like."""
-NOTING: Final = guard()
-"""Held while functions of sessions are noted, or exchanged for others."""
 
 
 class Call(Unique):
@@ -224,36 +221,6 @@ class Module(Remade):
         if hidden:
             lines.append(f"  names that modules have an attribute of: {hidden}")
         return printable("\n".join(lines)) + ">"
-
-
-def found_function(session: Any, find: Callable[[Context], VmFunction]) -> Function:
-    """The function that a session's context has. It waits for no call, but for a module that is loaded."""
-    function: Function | None = None
-    with suppress(NotFoundError):  # in a context that is on its way out
-        context, loaded = session.context, session.modules.values()
-        vm_function = find(context)
-        function = session._functions.get(vm_function)
-        if function is None and any(module.vm_module is vm_function.module for module in loaded):
-            function = _noted(session, context, find)
-    while function is None:
-        context = session.context
-        with context.invoker.entrance():
-            function = _noted(session, context, find)
-    return function
-
-
-def _noted(session: Any, context: Context, find: Callable[[Context], VmFunction]) -> Function | None:
-    """Notes a new function; None if another thread has reloaded the session. That exchanges functions which
-    are noted, so one is noted while no thread can do that."""
-    with NOTING:
-        if context is not session.context:
-            return None
-        context.invoker.require_open()
-        vm_function = find(context)
-        function: Function | None = session._functions.get(vm_function)
-        if function is None:
-            function = session._functions[vm_function] = session._seen(create_function(session, vm_function))
-        return function
 
 
 def create_function(session: Owner, vm_function: VmFunction) -> Function:

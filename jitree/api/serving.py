@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.api.load_order import BUILTIN_MODULES
-from jitree.api.module import NOTING
 from jitree.base import logs
 from jitree.base.cancel_scopes import deadline, require_going_on
 from jitree.base.events import BUILT, FOUND, MISSING
@@ -265,7 +264,7 @@ def _types(function: Function) -> tuple[object, ...]:
 def _exchange(session: Any, other: Any, replaced: Sequence[str]) -> tuple[Any, ...]:
     """Gives the session's modules of some names. FAILED_PRECONDITION if another thread has closed it."""
     old, new = session.context, other.context
-    with old.invoker.entrance(), new.invoker.entrance(), NOTING:
+    with old.invoker.entrance(), new.invoker.entrance():
         old.invoker.require_open()
         old.invoker.require_idle()
         pairs = _pairs(session, other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
@@ -13,7 +14,7 @@ from jitree.api import load_order, session_arguments
 from jitree.api.array import Array
 from jitree.api.calls.transfers import empty
 from jitree.api.function import Function
-from jitree.api.module import NOTING, Module, found_function
+from jitree.api.module import Module, create_function
 from jitree.api.observers import Observable
 from jitree.api.resources import DeviceChoice, Resources, open_devices, placed, read_module
 from jitree.api.session_arguments import Compiled, Loaded, Modules
@@ -26,6 +27,7 @@ from jitree.dispatch.host_module import HostModule
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
+    NotFoundError,
     folded,
     memory_errors,
     printable,
@@ -358,9 +360,23 @@ class Session(Observable, Finalized, Remade):
         return self._found(lambda context: context.function_of(module, name))
 
     def _found(self, find: Callable[[Context], VmFunction]) -> Function:
-        """The function that a context has."""
+        """The function that a context has. Another thread that reloads the session exchanges those that are
+        noted here, so one that is new is noted while no thread can do that."""
         self._require_open()
-        return found_function(self, find)
+        function: Function | None = None
+        with suppress(NotFoundError):  # in a context that is on its way out
+            function = self._functions.get(find(self._context))
+        while function is None:
+            context = self._context
+            with context.invoker.entrance():
+                if context is self._context:
+                    context.invoker.require_open()
+                    vm_function = find(context)
+                    function = self._functions.get(vm_function)
+                    if function is None:
+                        function = self._seen(create_function(self, vm_function))
+                        self._functions[vm_function] = function
+        return function
 
     @folded
     def call(self, name: str, *arguments: Any, **named: Any) -> Any:
@@ -504,9 +520,7 @@ class Session(Observable, Finalized, Remade):
 
     def _end_parts(self) -> None:
         self._end_replacements()
-        with NOTING:  # none is noted afterwards
-            functions = tuple(self._functions.values())
-        for function in functions:
+        for function in self._functions.values():
             function.close()
         if self._direct_calls is not None:
             self._direct_calls.close()

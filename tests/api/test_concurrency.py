@@ -278,28 +278,6 @@ def test_the_watchdog_sees_who_waits_for_a_session(tier: str) -> None:
         watchdog.stop()
 
 
-def test_a_function_is_found_while_another_thread_is_in_a_call() -> None:
-    inside, free = threading.Event(), threading.Event()
-    custom = CustomModule("host")
-
-    @custom.export
-    def hold() -> None:
-        inside.set()
-        assert free.wait(2 * TIMEOUT)
-
-    with Session("local-sync") as session, ThreadPoolExecutor(2) as pool:
-        module = session.load(ARITHMETIC)
-        session.load(custom)
-        holding = pool.submit(session["host.hold"])
-        try:
-            assert inside.wait(TIMEOUT)
-            found = pool.submit(lambda: (module.add, session.lookup(module.large.full_name)))
-            assert found.result(TIMEOUT) == (module.add, module.large)
-        finally:
-            free.set()
-        holding.result(TIMEOUT)
-
-
 def test_sessions_that_share_a_device_and_its_threads() -> None:
     with Instance.default().create_device("local-task://?threads=2") as device:
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from jitree import HostExport, HostModule, Session
 from jitree.api import serving
 from jitree.api.module import create_function
 from jitree.base import logs
+from jitree.base.cancel_scopes import deadline
 from jitree.base.events import EventReader, listen, process, stop_listening
 from jitree.errors import (
     DeadlineExceededError,
@@ -228,22 +230,17 @@ def test_threads_reload_one_after_the_other(session: Session, monkeypatch: pytes
 def test_a_function_that_is_found_during_a_reload_is_exchanged_too(
     session: Session, monkeypatch: pytest.MonkeyPatch, find: Callable[[Session], Any]
 ) -> None:
-    """The other thread waits until the function is noted, or has exchanged all by then."""
+    """The other thread waits at the gate until the function is noted, or has exchanged all by then."""
     others, is_there = list[tuple[threading.Thread, list[Any]]](), threading.Event()
 
-    class Noting:
-        lock = threading.RLock()  # of the class: of both
-
-        def __enter__(self) -> None:
-            if not self.lock.acquire(blocking=False):
-                is_there.set()
-                self.lock.acquire()
-
-        def __exit__(self, *_: object) -> None:
-            self.lock.release()
+    @contextmanager
+    def waiting(lock: object) -> Iterator[None]:
+        is_there.set()
+        yield
 
     def reload() -> None:
-        session.reload(adding(10))
+        with deadline(TIMEOUT):  # who has one says that it waits at the gate
+            session.reload(adding(10))
         is_there.set()
 
     def create(*arguments: Any) -> Any:
@@ -252,9 +249,8 @@ def test_a_function_that_is_found_during_a_reload_is_exchanged_too(
             assert is_there.wait(TIMEOUT)
         return create_function(*arguments)
 
-    monkeypatch.setattr("jitree.api.module.create_function", create)
-    for name in ("module", "serving"):
-        monkeypatch.setattr(f"jitree.api.{name}.NOTING", Noting())
+    monkeypatch.setattr("jitree.api.session.create_function", create)
+    monkeypatch.setattr(session.context.invoker, "watch_gate", waiting)
     f = find(session)
     others[0][0].join(TIMEOUT)
     assert f(1) == 11 and find(session) is f
