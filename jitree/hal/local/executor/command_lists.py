@@ -344,7 +344,7 @@ def is_told(job: Job, what: int, row: Command, mode: int) -> bool:
 
 
 def estimate(job: Job) -> int:
-    """Estimates ticks that a list takes its team, one thread without; -1 before functions have run."""
+    """Estimates ticks of a list on its team, without one on one thread; -1 before functions have run."""
     share = Share(stack(SHARE_SIZE))
     row = job.list.rows
     end = row_at(job.list, job.list.row_count)

@@ -66,7 +66,7 @@ def helpers_for(team: ThreadTeam, total: int) -> int:
 
 
 def free_threads(team: ThreadTeam) -> int:
-    """Counts threads that would share a group which is worth waking them, with the one that submits it."""
+    """Counts threads, with the submitting one, that share what is worth waking them for."""
     if atomic_load(team.busy) != 0 or ticks() < team.alone_until:
         return 1
     return team.most + 1
