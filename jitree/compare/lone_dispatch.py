@@ -37,6 +37,7 @@ from jitree.hal.command_buffer import BufferRange
 from jitree.hal.enums import CachingMode
 from jitree.hal.executable import ExecutableParameters
 from jitree.hal.fence import Fence
+from jitree.hal.stepwise import merged
 from jitree.observe.observation import Onlooker
 from jitree.observe.taps import require_memory, tensor_type
 from jitree.observe.tensors import dtype_of, elements_of, has_elements
@@ -279,7 +280,7 @@ class CapturedDispatch(Onlooker):
     def is_about(self, step: DeviceStep, ordinal: int | None) -> None:
         if step.kind != DISPATCH or ordinal is None or (self._ordinal not in (None, ordinal)):
             return
-        extents = _merged(step.operands)
+        extents = merged(step.operands)
         require_memory(step.name, sum(length for _, length in extents))
         self._bases = [address for address, _ in extents]
         self.blocks = [np.array(step.look(extent)) for extent in extents]
@@ -382,18 +383,6 @@ def _require_inside(spans: Sequence[Sequence[int]], blocks: Sequence[Array]) -> 
     for block, offset, length in spans:
         if not (0 <= block < len(blocks) and 0 <= offset <= offset + length <= len(blocks[block])):
             raise ValueError(f"{_DESCRIPTION} names memory that {_MEMORY} does not have")
-
-
-def _merged(extents: Sequence[Extent]) -> list[Extent]:
-    """Ranges that share no byte, lowest first: bindings may overlap."""
-    found: list[Extent] = []
-    for address, length in sorted(extents):
-        if found and address < sum(found[-1]):
-            start = found[-1][0]
-            found[-1] = start, max(sum(found[-1]), address + length) - start
-        else:
-            found.append((address, length))
-    return found
 
 
 _LARGEST: Final = 64 << 20
