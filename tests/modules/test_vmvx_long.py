@@ -11,7 +11,7 @@ import jitree
 from jitree.base import cancel_scopes
 from jitree.codegen import image
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
-from jitree.modules.vmvx import elementwise, kernels, long_products
+from jitree.modules.vmvx import elementwise, kernels, long_products, tiled
 from jitree.modules.vmvx.kernels import NAMES, in_python
 from jitree.modules.vmvx.operands import call
 from jitree.regs.buffer import VmBuffer
@@ -138,3 +138,72 @@ def test_pieces_of_elements_give_the_same_bits(
             long_products.compute(name, kernel, cconv, (*given, *sizes))
         found.append(bytes(last))
     assert found[0] == found[1] != inputs[len(inputs) - 1]
+
+
+TILED = kernels.TILED[:-1]
+
+
+def tiles(name: str, cconv: str, shape: tuple[int, int, int, int], flags: int) -> tuple[Any, ...]:
+    """Arguments of a matrix (rows, columns) and tiles (rows, columns) with a row and a column of tiles to
+    spare."""
+    size0, size1, tile0, tile1 = shape
+    inner, outer = bool(flags & 0x100), bool(flags & 0x200)
+    lines = (size1, size0) if inner else (size0, size1)
+    counts = [-(-size // tile) + 1 for size, tile in zip(lines, (tile0, tile1), strict=True)]
+    if inner != outer:
+        counts.reverse()
+    rng = np.random.default_rng(5)
+    tile = tile0 * tile1
+    plain, packed = (size1 + 3) * size0 + 2, (counts[1] * tile + 5) * counts[0] + 1
+    made = [
+        VmBuffer.alias(bytearray(rng.integers(0, 255, 4 * n, np.uint8).tobytes())) for n in (plain, packed)
+    ]
+    places = [[made[0], 2, size1 + 3, 1], [made[1], 1, counts[1] * tile + 5, tile]]
+    if cconv.startswith("0rIIr"):
+        places = [place[:3] for place in places]
+    sizes = [[size0, size1], [*counts, tile0, tile1]]
+    if name == "unpack":
+        places, sizes = places[::-1], sizes[::-1]
+    padding = [7] if name == "pack" else []
+    return (*places[0], *places[1], *sizes[0], *sizes[1], *padding, flags)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    "shape", [(21, 30, 4, 8), (100, 3, 8, 1), (9, 17, 16, 16), (5, 170, 3, 100), (1, 200, 1, 1)]
+)
+@pytest.mark.parametrize(("name", "cconv"), TILED)
+def test_pieces_of_tiles_give_the_same_bits(
+    name: str, cconv: str, shape: tuple[int, int, int, int], compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    image.wait(kernels.RECIPE)
+    if not compiled:
+        monkeypatch.setattr(kernels, "address", lambda name, cconv: None)
+    kernel = in_python()[name, cconv]
+    for flags in (0x1, 0x103, 0x203, 0x303, 0x2 if name == "pack" else 0x3):
+        found = []
+        for most in (1 << 20, 64):
+            given = tiles(name, cconv, shape, flags)
+            before = [bytes(item) for item in given if isinstance(item, VmBuffer)]
+            for names in (vars(tiled), vars(long_products), kernel.__globals__):
+                monkeypatch.setitem(names, "MOST_ELEMENTS", most)
+            assert call("f", kernel, cconv, given) is (most > 64)
+            if most == 64:
+                for piece in long_products.tile_pieces(name, given):
+                    assert np.prod(piece[10:14] if name == "pack" else piece[12:14]) <= 64
+                long_products.compute(name, kernel, cconv, given)
+            found.append([bytes(item) for item in given if isinstance(item, VmBuffer)])
+        assert found[0] == found[1] != before
+
+
+def test_tiles_without_elements_take_no_time() -> None:
+    """Billions of lines of no columns took seconds."""
+    cconv = "0rIIIrIIIIIIIIIi_v"
+    empty = VmBuffer.alias(bytearray(8))
+    lines = (1 << 32) - 1
+    assert call(
+        "f",
+        in_python()["unpack", cconv],
+        cconv,
+        (empty, 0, 0, 0, empty, 0, 0, 0, lines, 1, 1, 1, lines, 0, 1),
+    )

@@ -60,6 +60,10 @@ TESTS = {
         "hal/test_limited_memory.py::test_memory_is_zero_where_it_is_to_be",
         "security/test_hostile.py::test_nothing_shows_that_was_in_memory",
     ],
+    "with instructions for pairs of bfloat16 numbers": [
+        "dispatch/native/nests/test_pairs.py::test_the_look_at_numbers_looks_after_signals",
+        "modules/test_vmvx_long.py::test_pieces_of_tiles_give_the_same_bits",
+    ],
     "than the limits of its sandbox say": [
         "security/test_limits.py::test_memory",
         "security/test_exact_memory.py::test_the_least_memory_is_the_same_in_every_call",

@@ -16,12 +16,21 @@ from jitree.base.cancel_scopes import require_going_on
 from jitree.errors import ResourceExhaustedError
 from jitree.modules.vmvx import kernels
 from jitree.modules.vmvx.operands import MOST_ELEMENTS, OK
-from jitree.modules.vmvx.tiled import ACCUMULATE, MOST_COMPILED, MOST_IN_PYTHON
+from jitree.modules.vmvx.tiled import (
+    ACCUMULATE,
+    MOST_COMPILED,
+    MOST_IN_PYTHON,
+    TRANSPOSE_INNER,
+    TYPE_MASK,
+    are_crossed,
+)
 from jitree.regs.layout import ENTRY, KIND_BUFFER, Entry
 from jitree.regs.memory import address_of, zeroed
 
 _OPERAND: Final = 4
 """Arguments for one: the buffer, where it begins, its strides."""
+_TILED: Final = {"pack": "0rIIIrIIIIIIIIIIi_v", "unpack": "0rIIIrIIIIIIIIIi_v"}
+"""The form of each that states all strides."""
 
 
 def compute(name: str, kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) -> None:
@@ -29,10 +38,15 @@ def compute(name: str, kernel: Callable[..., int], cconv: str, arguments: Sequen
     if name == "mmt4d":
         _multiply(kernel, cconv, arguments)
         return
+    cut: Callable[[Sequence[Any]], Iterator[tuple[Any, ...]]] = pieces
+    if name in _TILED:
+        cconv, cut = _TILED[name], partial(tile_pieces, name)
+        kernel = kernels.in_python()[name, cconv]
     find = kernels.address(name, cconv)
     address = 0 if find is None else find()
     call = _by_machine_code(address, cconv) if address else partial(_in_python, kernel)
-    for part in pieces(arguments):
+    for part in cut(arguments):
+        require_going_on()
         call(part)
 
 
@@ -49,13 +63,56 @@ def pieces(arguments: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     rows = max(1, MOST_ELEMENTS // size1)
     for i in range(0, size0, rows):
         for j in range(0, size1, columns):
-            require_going_on()
             shifted: list[Any] = []
             for at in range(0, len(places), _OPERAND):
                 buffer, offset, stride0, stride1 = places[at : at + _OPERAND]
                 shifted += (buffer, offset + i * stride0 + j * stride1, stride0, stride1)
             used = shifted[: len(shifted) - len(value)]
             yield *value, *used, min(rows, size0 - i), min(columns, size1 - j)
+
+
+def tile_pieces(name: str, arguments: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Arguments of ``pack`` or ``unpack``, of at most MOST_ELEMENTS each and in their order."""
+    is_pack = name == "pack"
+    states_all = len(arguments) == len(_TILED[name].strip("0_v"))
+    strides = _OPERAND if states_all else _OPERAND - 1
+    plain, packed, numbers = arguments[:strides], arguments[strides : 2 * strides], arguments[2 * strides :]
+    if is_pack:
+        size0, size1, outer0, outer1, tile0, tile1, *padding, flags = numbers
+    else:
+        plain, packed = packed, plain
+        outer0, outer1, tile0, tile1, size0, size1, *padding, flags = numbers
+    matrix, offset, step0, step1 = plain if states_all else (*plain, 1)
+    tiles, start, far0, far1 = packed if states_all else (*packed, tile0 * tile1)
+    if flags & TRANSPOSE_INNER:
+        size0, size1, step0, step1 = size1, size0, step1, step0
+    if are_crossed(flags):
+        outer0, outer1, far0, far1 = outer1, outer0, far1, far0
+    ends = (outer0 * tile0, outer1 * tile1) if is_pack else (size0, size1)
+    for p, q, a, b, *shape in _tile_blocks(*ends, tile0, tile1):
+        row, column = p * tile0 + a, q * tile1 + b
+        rows, columns = (outer * tile for outer, tile in zip(shape[:2], shape[2:], strict=True))
+        inside = min(max(size0 - row, 0), rows), min(max(size1 - column, 0), columns)
+        own = matrix, offset + row * step0 + column * step1, step0, step1
+        block = tiles, start + p * far0 + q * far1 + a * tile1 + b, far0, far1
+        if is_pack:
+            yield *own, *block, *inside, *shape, *padding, flags & TYPE_MASK
+        else:
+            yield *block, *own, *shape, *inside, flags & TYPE_MASK
+
+
+def _tile_blocks(end0: int, end1: int, tile0: int, tile1: int) -> Iterator[tuple[int, ...]]:
+    """Blocks of tiles up to an end: the first one's row and column, a line and a place in it; how many rows
+    and columns of tiles it has, and of elements each tile. Large tiles are several blocks."""
+    outer0, outer1, tile = -(-end0 // tile0), -(-end1 // tile1), tile0 * tile1
+    rows, columns = max(MOST_ELEMENTS // (tile * outer1), 1), max(min(MOST_ELEMENTS // tile, outer1), 1)
+    lines, width = max(min(MOST_ELEMENTS // tile1, tile0), 1), min(tile1, MOST_ELEMENTS)
+    for p in range(0, outer0, rows):
+        for q in range(0, outer1, columns):
+            for a in range(0, min(tile0, end0 - p * tile0), lines):
+                for b in range(0, min(tile1, end1 - q * tile1), width):
+                    outer = min(rows, outer0 - p), min(columns, outer1 - q)
+                    yield p, q, a, b, *outer, min(lines, tile0 - a), min(width, tile1 - b)
 
 
 def _multiply(kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) -> None:

@@ -27,6 +27,7 @@ from jitree.errors import InvalidArgumentError
 from jitree.modules.vmvx.operands import (
     FLAGS,
     LONG,
+    MOST_ELEMENTS,
     OK,
     SIZE,
     TILES,
@@ -76,6 +77,8 @@ def pack(
         )
     if status != OK or tile == 0 or outer1 == 0:
         return status
+    if product(product(outer0, outer1), tile) > MOST_ELEMENTS:
+        return LONG
     plain_address = plain.address + width * plain_offset
     packed_address = packed.address + width * packed_offset
     for p in range(outer0):
@@ -121,8 +124,10 @@ def unpack(
         )
     if status == OK:
         status = writable(1, plain, width, plain_offset, plain_stride0, plain_stride1, size0, size1, 1)
-    if status != OK or tile == 0 or outer1 == 0:
+    if status != OK or size0 == 0 or size1 == 0:
         return status
+    if product(size0, size1) > MOST_ELEMENTS:
+        return LONG
     packed_address = packed.address + width * packed_offset
     plain_address = plain.address + width * plain_offset
     # Tiles that hold nothing of the matrix may be any number, where strides are zero.

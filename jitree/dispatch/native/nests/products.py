@@ -20,7 +20,7 @@ from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Panel
 from jitree.dispatch.native.nests.reductions import LANES, Product, line
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
-from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.nests.writer import Looks, Writer
 from jitree.dispatch.native.ssa import Value
 
 LEAST_OF_BOTH: Final = 142
@@ -234,6 +234,7 @@ class PairRanges:
     def __init__(
         self, writer: Writer, structure: Structure, memory: Memory, product: Product, bounds: Bounds
     ) -> None:
+        """Windows that overlap have more iterations than elements: the loops look after signals."""
         self._writer = writer
         self._structure = structure
         self._memory = memory
@@ -268,6 +269,7 @@ class PairRanges:
         assert row is not None
         around = [level for level in self._structure.levels if access.step(level).terms and level is not row]
         found = [f"splat ({kind} -1)", "zeroinitializer"]
+        self._looks = Looks(writer, (*around, row), self._memory.places.extents, 1)
         least, greatest = self._along(access, around, row, {}, lanes, found)
         least, greatest = (
             writer.reduced(name, kind, lanes, text) for name, text in (("umin", least), ("umax", greatest))
@@ -285,7 +287,8 @@ class PairRanges:
         if not levels:
             return self._row(access, row, counters, lanes, found)
         kind = llvm_type(f"i{8 * access.bytes}", lanes)
-        with self._writer.loop(*self._bounds(levels[0]), 1, [(kind, text) for text in found]) as iteration:
+        carried = [(kind, text) for text in found]
+        with self._looks.loop(levels[0], *self._bounds(levels[0]), 1, carried) as iteration:
             inner = {**counters, levels[0]: iteration.counter}
             iteration.next = self._along(access, levels[1:], row, inner, lanes, iteration.values)
         return iteration.next
@@ -303,13 +306,14 @@ class PairRanges:
             region = NestRegion({**counters, row: counter})
             return self._memory.pointer(region, access, {})
 
-        with writer.loop_if_any(start, whole, lanes, [(kind, text) for text in found]) as iteration:
-            text = writer.load(kind, place(iteration.counter))
-            iteration.next = self._compared(element, iteration.values, text, lanes)
-        found = iteration.result
-        with writer.maybe(
-            writer.let(f"icmp slt i64 {whole}, {end}"), [(kind, text) for text in found]
-        ) as branch:
+        carried = [(kind, text) for text in found]
+        with writer.maybe(writer.let(f"icmp slt i64 {start}, {whole}"), carried) as branch:
+            with self._looks.loop(row, start, whole, lanes, carried) as iteration:
+                text = writer.load(kind, place(iteration.counter))
+                iteration.next = self._compared(element, iteration.values, text, lanes)
+            branch.next = iteration.next
+        found, carried = branch.result, [(kind, text) for text in branch.result]
+        with writer.maybe(writer.let(f"icmp slt i64 {whole}, {end}"), carried) as branch:
             mask = writer.lanes_before(rest, lanes)
             text = writer.masked_load(element, element, lanes, place(whole), mask)
             branch.next = self._compared(element, found, text, lanes)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jitree.base.platform import processor
 from jitree.dispatch.native.build import build
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import reductions, tiles
+from jitree.dispatch.native.nests import reductions, tiles, writer
 from jitree.dispatch.native.nests.products import PairRanges
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
@@ -24,7 +24,7 @@ from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import ARITHMETICS
 from tests.dispatch.native.nests import programs
 from tests.dispatch.native.nests.checking import ELEMENTS, check
-from tests.dispatch.native.nests.harness import Bytes
+from tests.dispatch.native.nests.harness import Bytes, Compiled
 from tests.dispatch.native.nests.programs import (
     Body,
     Bound,
@@ -206,6 +206,30 @@ def test_what_is_left_of_two_products(both: int, monkeypatch: pytest.MonkeyPatch
         right[3 + k * (columns + 5) :][:columns] = both - 60 << 7 | k + 1
     check(function, memory=given)
     assert differs_without_the_look(function, given, monkeypatch) == (both == 141)
+
+
+@pytest.mark.parametrize("columns", [5, 64])
+def test_the_look_at_numbers_looks_after_signals(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows that overlap have more iterations than elements. A call that ends leaves out everything."""
+    monkeypatch.setattr(writer, "WORK", 1 << 10)
+    rows, depth = 8, 320 // columns * 8
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, columns), (column, 1))
+        left, right = number(text, 1, text.index(0, (row, 1), (k, 1))), text.index(0, (column, 1), (k, 1))
+        total = text.op("fma.f32", left, number(text, 2, right), text.load("f32", 0, out))
+        text.store("f32", 0, out, total)
+
+    function = program([Level(rows), Level(columns), Level(depth)], body)
+    assert takes_pairs(function)
+    given = memory()
+    refs = [value for value in function.arguments if value.type == "ref"]
+    values = dict.fromkeys(function.arguments, 0) | dict(zip(refs, given, strict=True))
+    before, compiled = given[0].copy(), Compiled(only_nest(function))
+    of_numbers = (depth * rows >> 10) + (depth * columns >> 10)
+    assert (compiled.run(values, of_numbers), compiled.looks) == (-1, of_numbers)
+    assert (given[0] == before).all()
 
 
 @dataclass(frozen=True)
