@@ -118,8 +118,8 @@ def test_what_is_kept_is_dropped_with_the_executable() -> None:
     context.close()  # which frees what the program keeps, and the handles of that
 
 
-def program() -> bytes:
-    """Calls kernels on the memory of an argument."""
+def program(kernels: bytes, keep_count: int = 2) -> bytes:
+    """Calls two kernels on the memory of an argument, the first one with so many bindings."""
     module = Assembler("m", ref_global_count=1)
     for name, convention in (
         ("hal_loader.executable.dispatch", "0rIiiiCiDCrIID_v"),
@@ -129,7 +129,7 @@ def program() -> bytes:
     ):
         module.import_function(name, convention)
     module.rodata(FORMAT.encode())
-    module.rodata(kernels(SECOND, "global", "reads").build())
+    module.rodata(kernels)
     module.function("__init", "0v_v", """
         %r1 = const.ref.rodata 0
         %r2 = const.ref.rodata 1
@@ -137,7 +137,7 @@ def program() -> bytes:
         global.store.ref 0, !hal.executable, %r3
         return []
     """)  # fmt: skip
-    for name, kernel, count in (("keep", KEEP, 2), ("use", USE, 1)):
+    for name, kernel, count in (("keep", KEEP, keep_count), ("use", USE, 1)):
         module.function(name, "0r_r", f"""
             %r1 = global.load.ref 0, !hal.executable
             [%r2] = call @hal_inline.buffer_view.buffer [%r0]
@@ -156,8 +156,32 @@ def program() -> bytes:
 @pytest.mark.parametrize("tier", ["plain", "fast", "auto"])
 def test_nothing_of_an_earlier_call_is_left_in_a_sandbox(tier: str) -> None:
     with Session("local-sync", tier=tier, sandbox=True) as session:
-        session.load(program())
+        session.load(program(kernels(SECOND, "global", "reads").build()))
         session.lookup("m.keep")(np.full(1024, 7, np.int32))
         gc.collect()
         with pytest.raises(OutOfRangeError, match="out of bounds of a buffer of 0 bytes"):
             session.lookup("m.use")(np.zeros(1024, np.int32))
+
+
+def local_kernels(size: int = 64) -> bytes:
+    """The first one copies an element to local memory, the second one from there."""
+    made, local = Assembler("kernels"), {"local_memory": str(size)}
+    for name, source, target in (("keep", "%r3", LOCAL), ("use", LOCAL, "%r3")):
+        copy = f"%i12 = buffer.load.i32 {source}, %i10:11\nbuffer.store.i32 {target}, %i10:11, %i12"
+        made.function(name, ENTRY_CONVENTION, f"{BINDINGS}{copy}\nreturn []", attrs=local)
+    return made.build()
+
+
+@pytest.mark.parametrize("limited", [{"sandbox": True}, {"zero_memory": True}])
+@pytest.mark.parametrize("tier", ["plain", "fast", "auto"])
+def test_nothing_is_left_in_local_memory(tier: str, limited: dict[str, bool]) -> None:
+    """Of what other sessions and earlier calls have run, whoever runs the lists: Python or machine code."""
+    data, secret = program(local_kernels(), 1), np.full(1024, 7777, np.int32)
+    with Session("local-sync", tier=tier) as other:
+        other.load(data)
+        other.lookup("m.keep")(secret)
+    with Session("local-sync", tier=tier, **limited) as session:  # type: ignore[arg-type]
+        session.load(data)
+        for _ in range(3):
+            assert not session.lookup("m.use")(np.zeros(1024, np.int32)).to_host().any()
+            session.lookup("m.keep")(secret)

@@ -59,6 +59,10 @@ TESTS = {
     "others left in memory": [
         "hal/test_limited_memory.py::test_memory_is_zero_where_it_is_to_be",
         "security/test_hostile.py::test_nothing_shows_that_was_in_memory",
+        "security/test_kept_memory.py::test_nothing_is_left_in_local_memory",
+    ],
+    "what kernels of other sessions had left in workgroup-local memory": [
+        "security/test_kept_memory.py::test_nothing_is_left_in_local_memory"
     ],
     "with instructions for pairs of bfloat16 numbers": [
         "dispatch/native/nests/test_pairs.py::test_the_look_at_numbers_looks_after_signals",

@@ -16,7 +16,7 @@ from jitree.base.stop_word import STOP, count_by
 from jitree.codegen.record import size_of, words_of
 from jitree.errors import pass_interruption
 from jitree.hal.command_layout import Functions, Job, Share
-from jitree.regs.memory import address_of, local_memory, zeroed
+from jitree.regs.memory import address_of, local_memory
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,21 +53,20 @@ FUNCTION_TABLE_ADDRESS: Final[int] = FUNCTION_TABLE.buffer_info()[0]
 class _Job:
     """A Job record with the memory that an execution needs; reused by later ones."""
 
-    __slots__ = ("_local", "_shares", "address", "words")
+    __slots__ = ("_shares", "address", "words")
 
     def __init__(self) -> None:
         self.words = array("q", bytes(size_of(Job)))
         self.words[_JOB.functions] = FUNCTION_TABLE_ADDRESS
         self.address: int = self.words.buffer_info()[0]
-        self._local: npt.NDArray[np.uint8] = zeroed(0)
         self._shares = array("q")
 
-    def provide_local_memory(self, size: int, threads: int) -> None:
+    def provide_local_memory(self, size: int, threads: int) -> npt.NDArray[np.uint8]:
+        """Gives one execution zero memory: other programs use the job, too, and see nothing of its."""
         stride = -(-size // _LOCAL_ALIGNMENT) * _LOCAL_ALIGNMENT
-        if len(self._local) < stride * threads:
-            self._local = local_memory(stride * threads)
-            self.words[_JOB.local_memory] = address_of(self._local)
-        self.words[_JOB.local_stride] = stride
+        made = local_memory(stride * threads)
+        self.words[_JOB.local_memory], self.words[_JOB.local_stride] = address_of(made), stride
+        return made
 
     def provide_shares(self, rows: int) -> None:
         size = (rows + 1) * size_of(Share)
@@ -111,11 +110,12 @@ class CommandExecutor:
         words[_JOB.concurrency] = min(threads, _MAXIMUM_CONCURRENCY)
         words[_JOB.failure] = 0
         words[_JOB.log], words[_JOB.origin] = logged
-        if commands.most_local_memory:
-            job.provide_local_memory(commands.most_local_memory, threads)
+        size = commands.most_local_memory
+        kept = job.provide_local_memory(size, threads) if size else None
         if team:
             job.provide_shares(commands.row_count)
         failure = self._execute(job.address)
+        del kept
         self._jobs.append(job)
         if failure:
             from jitree.hal.local.failure import Failure

@@ -245,11 +245,18 @@ def execute_with_memory(handle_pool: HandlePoolRecord, job: Job, threads: int) -
     if handle_pool.busy or local * threads > handle_pool.local_size:
         return REFUSED
     handle_pool.busy = 1
-    job.local_memory = handle_pool.local_memory
-    job.local_stride = local
+    provide_local_memory(handle_pool, job, local, threads)
     result = execute(handle_pool, job)
     handle_pool.busy = 0
     return result
+
+
+def provide_local_memory(handle_pool: HandlePoolRecord, job: Job, size: int, threads: int) -> None:
+    """Lends each thread its part of the pool's; zero where buffers are to be."""
+    job.local_memory = handle_pool.local_memory
+    job.local_stride = size
+    if unlikely(handle_pool.zeroed != 0):
+        call(handle_pool.functions.memset, job.local_memory, 0, size * threads)
 
 
 @apart
@@ -263,8 +270,7 @@ def execute_told(
     call(queue.tell, TOLD_SUBMITTED, place_of(state), place_of(job), words)
     failure = atomic_load(job.failure)
     if failure == 0:
-        job.local_memory = handle_pool.local_memory
-        job.local_stride = local
+        provide_local_memory(handle_pool, job, local, threads)
         handle_pool.busy += local
         failure = call(handle_pool.execute, place_of(job))
         handle_pool.busy -= local
