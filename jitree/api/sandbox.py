@@ -36,7 +36,7 @@ from jitree.errors import (
 )
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.driver import parse_uri
-from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
+from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, LocalExecutable
 from jitree.hal.groups.transport import TransportProvider
 from jitree.hal.heap import HeapAllocator
 from jitree.regs.buffer import VmBuffer
@@ -161,11 +161,13 @@ class Sandbox:
         self._tier = self._engine or tier
         vmvx = create_loaders(self._tier, (), modules, kernels, arithmetic)[-1]
         self._refusing = NoNativeCode()
-        self.loaders: tuple[ExecutableLoader, ...] = (
-            Charging(vmvx, self._allocator, self._refusing.asked.clear),
-            self._refusing,
-        )
+        self.loaders: tuple[ExecutableLoader, ...] = (self.charging(vmvx), self._refusing)
         self._loaded = 0
+        self.local_memories = 0
+        """Memories of a workgroup that the session's devices may have at one time."""
+
+    def charging(self, loader: ExecutableLoader) -> Charging:
+        return Charging(loader, self._allocator, self._refusing.asked.clear, lambda: self.local_memories)
 
     def context(self, ref_types: RefTypes, flags: ContextFlags) -> Context:
         context = LimitedContext(self, ref_types, tier=self._tier, flags=flags, bounds=self._bounds)
@@ -174,6 +176,8 @@ class Sandbox:
 
     def adopt(self, device: Device) -> None:
         """A device of the session, which nothing else uses."""
+        _, queues = device.query_i64("hal.device", "concurrency")
+        self.local_memories += device.thread_count * (queues + 1)  # machine code keeps its own
         device.replace_device_allocator(self._allocator)
         device.host_allocator = self._allocator
         device.usual_channel_provider = NoGroup()
@@ -325,14 +329,20 @@ class NoGroup(TransportProvider):
 
 
 class Charging(ExecutableLoader):
-    """Loads executables by another loader, and counts their bytes."""
+    """Loads executables by another loader, and counts their bytes and local memory."""
 
     def __init__(
-        self, loader: ExecutableLoader, allocator: HeapAllocator, loaded: Callable[[], object]
+        self,
+        loader: ExecutableLoader,
+        allocator: HeapAllocator,
+        loaded: Callable[[], object],
+        local_memories: Callable[[], int],
     ) -> None:
-        """``loaded`` is called each time that one has been."""
+        """``loaded`` is called each time that one has been; ``local_memories`` tells for how many workgroups
+        there is memory at one time."""
         self._loader = loader
         self._loaded = loaded
+        self._local_memories = local_memories
         self._allocator = allocator
         self._count = 0
         self._ended = deque[None]()
@@ -355,7 +365,10 @@ class Charging(ExecutableLoader):
         charge = self._allocator.charge(parameters.data.nbytes + more)
         executable = self._loader.try_load(parameters)
         self._count += 1
-        executable.charge = charge, Finalizer(partial(self._ended.append, None))
+        assert isinstance(executable, LocalExecutable)
+        local = max(map(executable.local_memory, range(executable.function_count)), default=0)
+        charges = charge, self._allocator.charge(local * self._local_memories())
+        executable.charge = charges, Finalizer(partial(self._ended.append, None))
         self._loaded()
         return executable
 

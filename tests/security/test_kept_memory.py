@@ -8,8 +8,8 @@ import gc
 import numpy as np
 import pytest
 
-from jitree import Session
-from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree import Limits, Session
+from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx.loader import FORMAT
@@ -185,3 +185,20 @@ def test_nothing_is_left_in_local_memory(tier: str, limited: dict[str, bool]) ->
         for _ in range(3):
             assert not session.lookup("m.use")(np.zeros(1024, np.int32)).to_host().any()
             session.lookup("m.keep")(secret)
+
+
+@pytest.mark.parametrize(
+    ("device", "threads"), [("local-sync", 1), ("local-task://?task_topology_group_count=3", 3)]
+)
+def test_local_memory_counts(device: str, threads: int) -> None:
+    """That of each thread, in a queue and in machine code: a kernel could take a gibibyte for each thread."""
+    size, data = 1 << 20, program(local_kernels(1 << 20), 1)
+    counted = 2 * threads * size
+    for most in (counted, counted + (1 << 16)):
+        with Session(device, sandbox=True, limits=Limits(memory=most)) as session:
+            if most == counted:
+                with pytest.raises(ResourceExhaustedError, match="the limit on memory"):
+                    session.load(data)
+            else:
+                session.load(data)
+                assert not session.lookup("m.use")(np.zeros(1024, np.int32)).to_host().any()

@@ -64,6 +64,7 @@ TESTS = {
     "what kernels of other sessions had left in workgroup-local memory": [
         "security/test_kept_memory.py::test_nothing_is_left_in_local_memory"
     ],
+    "workgroup-local memory that kernels declare": ["security/test_kept_memory.py::test_local_memory_counts"],
     "with instructions for pairs of bfloat16 numbers": [
         "dispatch/native/nests/test_pairs.py::test_the_look_at_numbers_looks_after_signals",
         "modules/test_vmvx_long.py::test_pieces_of_tiles_give_the_same_bits",
@@ -79,6 +80,7 @@ TESTS = {
         "security/test_limits.py::test_output",
         "security/test_hostile.py::test_bombs_end_in_a_status",
         "security/test_hostile.py::test_what_the_host_keeps_for_a_program_is_memory_of_it",
+        "security/test_kept_memory.py::test_local_memory_counts",
     ],
     "goes on when the time of its limits is over": [
         "dispatch/test_long_ranges.py::test_they_end_between_parts",

@@ -20,7 +20,7 @@ from jitree.api.function import Function
 from jitree.api.load_order import BUILTIN_MODULES
 from jitree.api.module import Module
 from jitree.api.process import messages
-from jitree.api.sandbox import Charging, Limits, Sandbox
+from jitree.api.sandbox import Limits, Sandbox
 from jitree.api.session import Session
 from jitree.base.platform.confinement import confine
 from jitree.codegen import image
@@ -196,7 +196,7 @@ class NativeSandbox(Sandbox):
     def __init__(self, limits: Limits, arithmetic: str) -> None:
         super().__init__(limits, "fast", (), arithmetic)
         embedded = create_loaders("fast")[0]
-        self.loaders = (Charging(embedded, self._allocator, self._refusing.asked.clear), *self.loaders)
+        self.loaders = (self.charging(embedded), *self.loaders)
 
 
 class GuardedSandbox(NativeSandbox):

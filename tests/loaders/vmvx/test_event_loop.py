@@ -64,7 +64,7 @@ def late(loader: ExecutableLoader) -> ExecutableLoader:
 
 
 def charging(loader: ExecutableLoader) -> ExecutableLoader:
-    return Charging(late(loader), HeapAllocator(), list)
+    return Charging(late(loader), HeapAllocator(), list, int)
 
 
 @contextmanager
