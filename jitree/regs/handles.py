@@ -28,7 +28,7 @@ import numpy as np
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import words_of
-from jitree.errors import InternalError, ResourceExhaustedError, attribute_of
+from jitree.errors import InternalError, ResourceExhaustedError
 from jitree.regs.layout import (
     COUNT_UNLIMITED,
     ENTRY,
@@ -208,6 +208,16 @@ class HandleTable:
             self.owed += (old,)
             self.release_owed()
 
+    def clear(self, slots: memoryview, indices: Sequence[int]) -> None:
+        """Drops what slots refer to, which leaves null."""
+        for index in indices:
+            old = slots[index]
+            slots[index] = 0
+            if old:
+                self.owed += (old,)
+        if self.owed:
+            self.release_owed()
+
     def pass_on(self, source: memoryview, at: int, moves: int, slots: memoryview, index: int) -> None:
         """Puts what another slot refers to into a slot. A reference that moves leaves null."""
         handle = source[at]
@@ -366,7 +376,7 @@ class HandleTable:
     def _learn(self, obj: object) -> _Traits:
         cls = type(obj)
         kind = self.ref_types.id_of(obj)
-        traits = _Traits(kind, attribute_of(cls, "fill_entry"), attribute_of(cls, "leave_entry"))
+        traits = _Traits(kind, getattr(cls, "fill_entry", None), getattr(cls, "leave_entry", None))
         self._traits[cls] = traits
         return traits
 
