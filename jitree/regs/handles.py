@@ -346,9 +346,10 @@ class HandleTable:
         if obj.held is not None:
             obj.held.words = obj.words
 
-    def keep(self, address: int, obj: object) -> None:
-        """Keeps something for a reserved entry, until that is unreserved."""
-        self._objects[(address - self.base) >> 6] = obj
+    def keep(self, objects: dict[int, object]) -> None:
+        """Keeps something for each of some reserved entries, until they are unreserved."""
+        for address, obj in objects.items():
+            self._objects[(address - self.base) >> 6] = obj
 
     def kept(self, address: int) -> object:
         """What :meth:`keep` was given."""

@@ -120,7 +120,8 @@ def parse(text: str) -> CallingConvention:
             f"calling convention {text!r}",
         )
     tags = tuple(TAGS[item] for item in plain) if len(plain) == len(arguments) else None
-    return CallingConvention(text, arguments, results, tags, tuple(TAGS[character] for character in results))
+    result_tags = tuple(TAGS[character] for character in results)
+    return CallingConvention._make((text, arguments, results, tags, result_tags))
 
 
 def _items(characters: str, text: str) -> tuple[Item, ...]:
