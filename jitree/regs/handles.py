@@ -473,7 +473,8 @@ class HandleTable:
             return
         self._is_draining = True
         try:
-            self.release_owed()
+            if self.owed:
+                self.release_owed()
             while self.deferred:
                 handles = [*self.deferred[0]]
                 del self.deferred[0]
