@@ -34,6 +34,7 @@ from jitree.regs.layout import (
     ENTRY,
     EXTENSION_SIZE,
     KIND_FREE,
+    KIND_LIST,
     LINK_POOLED,
     OWNER_PYTHON,
     STATE_WORDS,
@@ -335,16 +336,22 @@ class HandleTable:
         if self.owed:
             self.release_owed()
 
-    def take_over(self, address: int, obj: Any) -> None:
-        """As :meth:`adopt`, of a list whose entry and slots are as it publishes them."""
+    def take_over(self, address: int, obj: Any, kept: Sequence[int] = ()) -> None:
+        """As :meth:`adopt`, of an object whose entry, and slots of a list, are as it publishes them."""
         word, key = (address - self.base) >> 2, id(obj)
         _ = self._traits.get(type(obj)) or self._learn(obj)
         self._objects[word // _ENTRY_WORDS] = obj  # no call from here on: Ctrl-C comes before or after
-        self._addresses[key] = address
+        if key in self._addresses:
+            self._aliases |= {address}
+        else:
+            self._addresses[key] = address
         self.i32[word + _ENTRY.owner] = OWNER_PYTHON
-        self.i64[(word >> 1) + _ENTRY.link] = 0
-        if obj.held is not None:
+        self.i64[(word >> 1) + _ENTRY.link] = self.i64[(word >> 1) + _ENTRY.parent] = 0
+        if self.i32[word + _ENTRY.kind] == KIND_LIST and obj.held is not None:
             obj.held.words = obj.words
+        self.owed += kept
+        if self.owed:
+            self.release_owed()
 
     def keep(self, objects: dict[int, object]) -> None:
         """Keeps something for each of some reserved entries, until they are unreserved."""

@@ -331,7 +331,9 @@ class HandlePool:
             return self._make_command_buffer(table, address)
         parent = table.i64[word + _ENTRY.parent]
         obj = self._makers[kind](self, word)
-        self._hand_over(table, address, partial(table.adopt, address, obj, (parent,)))
+        is_as_published = parent != 0 and kind in (self._kinds["buffer"], self._kinds["buffer_view"])
+        take = table.take_over if is_as_published else table.adopt
+        self._hand_over(table, address, partial(take, address, obj, (parent,)))
         return obj
 
     def _hand_over(self, table: HandleTable, address: int, take: Callable[[], None]) -> None:
