@@ -503,8 +503,6 @@ class Function(Remade):
             if Donation in map(type, arguments):
                 return self._pack_donations(arguments, packers)
             packed = [pack(value) for value, pack in zip(left, packers, strict=False)]
-            if self.known_sizes is None and not self._storing:
-                return packed
             return self._complete(arguments, packed)
         except StatusError as error:
             count = len(arguments) - sum(1 for _ in left)

@@ -65,7 +65,7 @@ def default_tier() -> str:
 
 
 def _require_optional(item: Import, instance: ModuleInstance | None) -> None:
-    """NOT_FOUND for an import that a module, or None, does not export, unless it is optional."""
+    """NOT_FOUND for an import that is missing, unless it is optional."""
     module_name, _ = split_name(item.full_name)
     if item.optional:
         return

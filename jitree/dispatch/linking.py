@@ -95,17 +95,10 @@ class BytecodeInstance:
         for ordinal, (item, target) in enumerate(zip(imports, context.resolve(imports), strict=True)):
             if target is None:
                 continue
-            cconv = target.export.cconv if isinstance(target, HostTarget) else convention_of(target)
-            if item.cconv is None and not _is_nullary(cconv):
+            if item.cconv is None and not _is_nullary(cconv := convention_of(target)):
                 record.link(ordinal, None, partial(_refuse, item.full_name, cconv))
-                continue
-            self.targets[ordinal] = target
-            if isinstance(target, HostTarget):
-                site = _HostSite._make((ordinal, self.module.program, target))
-                compiled, first_call = target.export.compiled, partial(_call_unprepared, site, _UNPREPARED)
-                record.link(ordinal, None, first_call, 0 if compiled is None else compiled())
             else:
-                record.link(ordinal, target)
+                self._connect(ordinal, target)
         if context.tier == "native":
             from jitree.dispatch.native import tiering
 
@@ -116,13 +109,16 @@ class BytecodeInstance:
         record = self.record
         record.sites[:] = [None] * len(record.sites)
         record.first_calls.pop(ordinal, None)
+        self._connect(ordinal, target)
+
+    def _connect(self, ordinal: int, target: Target) -> None:
+        """Has an import call a target."""
         self.targets[ordinal] = target
-        if isinstance(target, HostTarget):
-            site = _HostSite(ordinal, self.module.program, target)
-            compiled, first_call = target.export.compiled, partial(_call_unprepared, site, _UNPREPARED)
-            record.link(ordinal, None, first_call, 0 if compiled is None else compiled())
-        else:
-            record.link(ordinal, target)
+        if not isinstance(target, HostTarget):
+            return self.record.link(ordinal, target)
+        site = _HostSite._make((ordinal, self.module.program, target))
+        compiled, first = target.export.compiled, partial(_call_unprepared, site, _UNPREPARED)
+        self.record.link(ordinal, None, first, 0 if compiled is None else compiled())
 
     def free(self) -> None:
         self.record.release(self._table)

@@ -337,7 +337,7 @@ class HandleTable:
             self.release_owed()
 
     def take_over(self, address: int, obj: Any, kept: Sequence[int] = ()) -> None:
-        """As :meth:`adopt`, of an object whose entry, and slots of a list, are as it publishes them."""
+        """As :meth:`adopt`, where entry and slots are as the object publishes them."""
         word, key = (address - self.base) >> 2, id(obj)
         _ = self._traits.get(type(obj)) or self._learn(obj)
         self._objects[word // _ENTRY_WORDS] = obj  # no call from here on: Ctrl-C comes before or after
@@ -357,10 +357,6 @@ class HandleTable:
         """Keeps something for each of some reserved entries, until they are unreserved."""
         for address, obj in objects.items():
             self._objects[(address - self.base) >> 6] = obj
-
-    def kept(self, address: int) -> object:
-        """What :meth:`keep` was given."""
-        return self._objects[(address - self.base) >> 6]
 
     def unreserve(self, address: int) -> None:
         """Takes back a reserved entry that nothing refers to."""

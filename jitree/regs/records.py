@@ -267,18 +267,14 @@ class ModuleRecord:
         return None if inside or not 0 <= ordinal < len(self.program.functions) else ordinal
 
     def link(
-        self,
-        ordinal: int,
-        callee: FunctionRecord | None,
-        first_call: FirstCall | None = None,
-        compiled: int = 0,
+        self, ordinal: int, callee: FunctionRecord | None, first: FirstCall | None = None, compiled: int = 0
     ) -> None:
         """Resolves an import: to a bytecode function, or (None) to a host function, which is called by
-        ``first_call`` until its sites know how, and may have machine code."""
+        ``first`` until its sites know how, and may have machine code."""
         self.resolved[ordinal] = True
         self.function_imports[ordinal] = callee
-        if first_call is not None:
-            self.first_calls[ordinal] = first_call
+        if first is not None:
+            self.first_calls[ordinal] = first
         begin, memory = self._imports_at + ordinal * IMPORT.size // 8, self._memory
         memory[begin + _IMPORT.function] = callee.address if callee else 0
         memory[begin + _IMPORT.resolved] = 1

@@ -114,8 +114,7 @@ class RefTypes:
             return KIND_LIST
         if name.startswith("vm.ref<"):
             return self.resolve(name.removeprefix("vm.ref<").removesuffix(">"))
-        number = self._ids.get(name)
-        return self.lookup(name) if number is None else number
+        return self.lookup(name)
 
     def name(self, number: int) -> str:
         """The name of a type id for messages."""

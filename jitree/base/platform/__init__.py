@@ -225,14 +225,6 @@ CodeMapping: Final = SwitchedMapping if _switch is not None and MACHINE == "aarc
 """The kind of mapping that code needs here."""
 
 
-def page_down(position: int) -> int:
-    return position & -PAGE_SIZE
-
-
-def page_up(position: int) -> int:
-    return position + PAGE_SIZE - 1 & -PAGE_SIZE
-
-
 def whole_pages(start: int, size: int) -> tuple[int, int]:
     """Where the pages that hold these bytes begin and end."""
     return start & -PAGE_SIZE, start + size + PAGE_SIZE - 1 & -PAGE_SIZE
