@@ -453,8 +453,11 @@ def own_error(error: BaseException) -> BaseException | None:
 
 
 def is_return(error: BaseException) -> TypeGuard[StopIteration]:
-    """Whether an exception says what a generator returns; a signal's handler may raise one of its class."""
-    return isinstance(error, StopIteration) and not is_interruption(error)
+    """Whether an exception says what a generator returns. A signal's handler may raise one of its class: the
+    traceback goes on into the handler then."""
+    place = error.__traceback__
+    is_from_here = place is not None and place.tb_next is None and not hasattr(error, _LATE)
+    return isinstance(error, StopIteration) and (is_from_here or not is_interruption(error))
 
 
 def raise_as_raised(error: BaseException) -> None:

@@ -83,7 +83,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 ELEMENT_TYPES: Final = tuple(
-    ElementType(numerical_class << 24 | bits, name, numpy_name)
+    ElementType._make((numerical_class << 24 | bits, name, numpy_name))
     for numerical_class, bits, name, numpy_name in (
         (0x13, 8, "i1", "bool"), (0x10, 2, "i2", "int2"), (0x10, 4, "i4", "int4"), (0x10, 8, "i8", "int8"),
         (0x10, 16, "i16", "int16"), (0x10, 32, "i32", "int32"), (0x10, 64, "i64", "int64"),

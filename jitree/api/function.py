@@ -303,7 +303,7 @@ class Function(Remade):
     def _have_called(self, begun: float) -> None:
         """A call was made the slow path; ``begun`` is the thread's time when it began."""
         self._calls += 1
-        if self._calls < PREPARED_AFTER or self.invoker.engine.entry is None:
+        if self._calls < PREPARED_AFTER or self._context.invoker.engine.entry is None:
             return
         if any(reader.needs_python for reader in (*self.readers, *self._context.table.readers)):
             return
@@ -337,7 +337,7 @@ class Function(Remade):
             from jitree.api.calls.memory_order import wait_for_turn
 
             wait_for_turn(self.signature.arguments, packed)
-        return self.unpack(self._invoke(packed))
+        return unpacked(self._invoke(packed), self.unpackers, self.devices, None)
 
     @property
     def is_direct(self) -> bool:

@@ -134,13 +134,13 @@ else:
             return int(other) & int(self) == other
 
         def __or__(self, other: int) -> Self:
-            return type(self)(int(self) | other)
+            return type(self)(int(self) | int(other))
 
         def __and__(self, other: int) -> Self:
-            return type(self)(int(self) & other)
+            return type(self)(int(self) & int(other))
 
         def __xor__(self, other: int) -> Self:
-            return type(self)(int(self) ^ other)
+            return type(self)(int(self) ^ int(other))
 
         def __invert__(self) -> Self:
             """All other bits that have a name."""
@@ -190,14 +190,6 @@ else:
             )
         return _make(_cls, (*values, *(given[name] for name in left)))
 
-    def _constructor(name: str, fields: tuple[str, ...], defaults: tuple[Any, ...]) -> FunctionType:
-        if len(fields) >= len(_MAKERS):
-            return _make_long
-        code = _MAKERS[len(fields)].__code__.replace(
-            co_varnames=("_cls", *fields), co_name="__new__", co_qualname=f"{name}.__new__"
-        )
-        return FunctionType(code, globals(), "__new__", defaults)
-
     _TEXTS = []
     """What fields say of themselves, by number."""
 
@@ -214,9 +206,15 @@ else:
             while len(_TEXTS) < len(fields):
                 _TEXTS.append(f"Field {len(_TEXTS)}.")
             body |= zip(fields, map(_tuplegetter, range(len(fields)), _TEXTS), strict=True)
+            constructor = _make_long
+            if len(fields) < len(_MAKERS):
+                code = _MAKERS[len(fields)].__code__.replace(
+                    co_varnames=("_cls", *fields), co_name="__new__", co_qualname=f"{name}.__new__"
+                )
+                constructor = FunctionType(code, globals(), "__new__", tuple(defaults.values()))
             body |= {
                 "__slots__": (),
-                "__new__": _constructor(name, fields, tuple(defaults.values())),
+                "__new__": constructor,
                 "__match_args__": fields,
                 "_fields": fields,
                 "_field_defaults": defaults,
@@ -228,9 +226,8 @@ else:
 
         __slots__ = ()
 
-        @classmethod
-        def _make(cls, values: Iterable[Any]) -> Self:
-            return cls(*values)
+        _make = classmethod(_make)
+        """Makes one of all its values, which are not counted: the quick way to many."""
 
         def _replace(self, /, **changes: Any) -> Self:
             made = self._make(map(changes.pop, self._fields, self))

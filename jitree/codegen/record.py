@@ -30,9 +30,11 @@ import ctypes
 import struct
 import sys
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, TypeVar, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     u8: TypeAlias = int
     u16: TypeAlias = int
     u32: TypeAlias = int
@@ -184,26 +186,21 @@ class RecordField:
         return property(number if self._stated in _KINDS else pointed, store)
 
 
-_layouts: Final[dict[type[MemoryRecord], Layout]] = {}
 _fields: Final[dict[type[MemoryRecord], dict[str, RecordField]]] = {MemoryRecord: {}}
 
 
-def layout_of(record: type[MemoryRecord]) -> Layout:
-    """Where the fields of a class are."""
-    found = _layouts.get(record)
-    if found is None:
-        found = _layouts[record] = Layout(record)
-    return found
+layout_of = cast("Callable[[type[MemoryRecord]], Layout]", cache(Layout))
+"""Where the fields of a class are."""
 
 
 def size_of(record: type[MemoryRecord]) -> int:
     """Bytes of a record, a multiple of 8."""
-    return (_layouts.get(record) or layout_of(record)).size
+    return layout_of(record).size
 
 
 def words_of(record: type[AnyRecord]) -> AnyRecord:
     """The number of each field, as an attribute: its place in a view of records as numbers of its width."""
-    words: AnyRecord = (_layouts.get(record) or layout_of(record)).words
+    words: AnyRecord = layout_of(record).words
     return words
 
 

@@ -161,9 +161,8 @@ def _read_legacy(buffer: FlatBuffer) -> ExecutableDescription:
 
 
 def _texts(table: Table, slot: int) -> list[str]:
-    buffer = table.buffer
     start, count = table.vector(slot, 4) or (0, 0)
-    return [buffer.text(buffer.target(at)) for at in range(start, start + 4 * count, 4)]
+    return [table.buffer.text(at) for at in range(start, start + 4 * count, 4)]
 
 
 def _image(table: Table, slot: int) -> bytes:

@@ -64,6 +64,19 @@ def default_tier() -> str:
     return os.environ.get(TIER_VARIABLE) or "auto"
 
 
+def _require_optional(item: Import, instance: ModuleInstance | None) -> None:
+    """NOT_FOUND for an import that is missing, unless it is optional."""
+    module_name, _ = split_name(item.full_name)
+    if item.optional:
+        return
+    if instance is None:
+        raise NotFoundError(f"import '{item.full_name}': no module '{module_name}' is registered")
+    raise NotFoundError(
+        f"import '{item.full_name}' (signature '{item.cconv}'): module '{module_name}' of version "
+        f"{instance.module.version} exports no such function"
+    )
+
+
 def create_engine(tier: str | None = None) -> Engine:
     """The engine of a tier; None for the default. INVALID_ARGUMENT for an unknown name.
 
@@ -223,24 +236,19 @@ class Context(Unique):
             self.invoker.invoke(function, arguments)
             self.invoker.gate[CALLS] -= 1  # the program does not make it
 
-    def resolve(self, item: Import) -> Target | None:
-        """What an import calls. NOT_FOUND unless it is optional, INVALID_ARGUMENT for a name without a dot,
-        INTERNAL for another signature."""
-        module_name, dot, name = item.full_name.partition(".")
-        instance = self._find_module(module_name) if dot else None
-        if instance is not None:
-            target = instance.target(name, item.cconv)
-            if target is not None:
-                return target
-        split_name(item.full_name)  # which refuses a name without a dot
-        if item.optional:
-            return None
-        if instance is None:
-            raise NotFoundError(f"import '{item.full_name}': no module '{module_name}' is registered")
-        raise NotFoundError(
-            f"import '{item.full_name}' (signature '{item.cconv}'): module '{module_name}' of version "
-            f"{instance.module.version} exports no such function"
-        )
+    def resolve(self, imports: Sequence[Import]) -> list[Target | None]:
+        """Finds what imports call, None for an optional one that is missing. NOT_FOUND for another,
+        INVALID_ARGUMENT for a name without a dot, INTERNAL for another signature."""
+        latest = {instance.module.name: instance for instance in self._instances}
+        targets: list[Target | None] = []
+        for item in imports:
+            module_name, dot, name = item.full_name.partition(".")
+            instance = latest.get(module_name) if dot else None
+            target = None if instance is None else instance.target(name, item.cconv)
+            if target is None:
+                _require_optional(item, instance)
+            targets.append(target)
+        return targets
 
     def _find_module(self, name: str) -> ModuleInstance | None:
         """The last of that name: what a module is called means the latest one."""

@@ -312,7 +312,8 @@ class Invoker(ContextGate):
                 yield from self._told(function, machine, start)
             else:
                 self.engine.run(machine)
-                yield from self.rest(machine, function)
+                if machine.pending is not None:
+                    yield from self.rest(machine, function)
             found = results(machine)
             self.require_faultless()
             return found

@@ -21,6 +21,8 @@ from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.schema import Import
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jitree.dispatch.function import VmFunction
     from jitree.regs.machine import Machine
     from jitree.regs.records import FunctionRecords, SiteCall
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
         @property
         def tier(self) -> str: ...
-        def resolve(self, item: Import) -> Target | None: ...
+        def resolve(self, imports: Sequence[Import]) -> list[Target | None]: ...
         def lookup(self, full_name: str) -> VmFunction: ...
 
 
@@ -89,24 +91,14 @@ class BytecodeInstance:
         return function
 
     def link(self, context: Linker) -> None:
-        record = self.record
-        for ordinal, item in enumerate(self.module.imports):
-            target = context.resolve(item)
+        record, imports = self.record, self.module.imports
+        for ordinal, (item, target) in enumerate(zip(imports, context.resolve(imports), strict=True)):
             if target is None:
                 continue
-            cconv = target.export.cconv if isinstance(target, HostTarget) else convention_of(target)
-            if item.cconv is None and not _is_nullary(cconv):
-                record.link(ordinal, None)
-                record.first_calls[ordinal] = partial(_refuse, item.full_name, cconv)
-                continue
-            self.targets[ordinal] = target
-            if isinstance(target, HostTarget):
-                record.link(ordinal, None)
-                site = _HostSite(ordinal, self.module.program, target)
-                record.first_calls[ordinal] = partial(_call_unprepared, site, _UNPREPARED)
-                site.link(record)
+            if item.cconv is None and not _is_nullary(cconv := convention_of(target)):
+                record.link(ordinal, None, partial(_refuse, item.full_name, cconv))
             else:
-                record.link(ordinal, target)
+                self._connect(ordinal, target)
         if context.tier == "native":
             from jitree.dispatch.native import tiering
 
@@ -117,13 +109,16 @@ class BytecodeInstance:
         record = self.record
         record.sites[:] = [None] * len(record.sites)
         record.first_calls.pop(ordinal, None)
-        record.link_compiled(ordinal, 0)
+        self._connect(ordinal, target)
+
+    def _connect(self, ordinal: int, target: Target) -> None:
+        """Has an import call a target."""
         self.targets[ordinal] = target
-        record.link(ordinal, None if isinstance(target, HostTarget) else target)
-        if isinstance(target, HostTarget):
-            site = _HostSite(ordinal, self.module.program, target)
-            record.first_calls[ordinal] = partial(_call_unprepared, site, _UNPREPARED)
-            site.link(record)
+        if not isinstance(target, HostTarget):
+            return self.record.link(ordinal, target)
+        site = _HostSite._make((ordinal, self.module.program, target))
+        compiled, first = target.export.compiled, partial(_call_unprepared, site, _UNPREPARED)
+        self.record.link(ordinal, None, first, 0 if compiled is None else compiled())
 
     def free(self) -> None:
         self.record.release(self._table)
@@ -169,7 +164,7 @@ class _HostSite(NamedTuple):
         refill = target.export.refill
         return (
             refill is not None
-            and self.link(machine.module) != 0
+            and (machine.module.compiled(self.ordinal) or self.link(machine.module)) != 0
             and refill(target.state, machine, self.program.site(index))
         )
 
@@ -223,7 +218,7 @@ class HostInstance:
             return None
         target = self._targets.get((name, export.cconv))
         if target is None:
-            target = HostTarget(f"{self.module.name}.{name}", export, self.state)
+            target = HostTarget._make((f"{self.module.name}.{name}", export, self.state))
             self._targets[name, export.cconv] = target
         return target
 
@@ -249,8 +244,8 @@ class HostInstance:
         return function
 
     def link(self, context: Linker) -> None:
-        for index, item in enumerate(self.module.imports):
-            target = context.resolve(item)
+        imports = self.module.imports
+        for index, (item, target) in enumerate(zip(imports, context.resolve(imports), strict=True)):
             function = None if target is None else context.lookup(item.full_name)
             self.module.resolve_import(self.state, index, function)
 

@@ -39,9 +39,9 @@ class HostTarget(NamedTuple):
 def call_once(machine: Machine, site: CallSite, target: HostTarget) -> bool:
     """Does what the call of :func:`bind` does, with nothing prepared."""
     result = target.export.function(target.state, *_arguments(machine, site))
-    for tag, register in site.arguments:
-        if tag == TAG_REF_MOVE:
-            machine.table.put(machine.refs, register, 0)
+    moved = [register for tag, register in site.arguments if tag == TAG_REF_MOVE]
+    if moved:
+        machine.table.clear(machine.refs, moved)
     if isinstance(result, Pending):
         machine.pending = result
         machine.completion = partial(_complete, site)
@@ -147,8 +147,8 @@ def _source(convention: CallingConvention, counts: tuple[int, ...]) -> str:
         *(f"        {view} = machine.{view}" for view in used),
         *(["        object_of = machine.table.object"] if "r" in characters else []),
         f"        result = function({', '.join(['state', *reads])})",
-        "        for register in moved:",
-        "            machine.table.put(machine.refs, register, 0)",
+        "        if moved:",
+        "            machine.table.clear(machine.refs, moved)",
         "        if result.__class__ is Pending:",
         "            machine.pending = result",
         "            machine.completion = complete",

@@ -21,7 +21,7 @@ import numpy as np
 
 from jitree.base.arguments import integer, natural
 from jitree.base.finalizers import Finalizer, brief_guard, uninterrupted
-from jitree.base.platform import READ, WRITE, Mapping, page_up
+from jitree.base.platform import READ, WRITE, Mapping, whole_pages
 from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.hal.allocator import (
@@ -241,9 +241,9 @@ class HeapAllocator(LendingAllocator):
             raise InvalidArgumentError(f"count: expected at most {_MOST_LENT} blocks but got {count}")
         with self._lock:
             self._collect()
-            blocks = []
+            blocks, free = [], self._free.get(capacity)
             for _ in range(count):
-                block = self._take_free(capacity) or self._reserve(capacity, capacity)
+                block = (self._take_free(capacity) if free else None) or self._reserve(capacity, capacity)
                 self._lent[block[0]] = block[2]
                 blocks.append(block)
         return blocks
@@ -381,7 +381,7 @@ class GuardedAllocator(HeapAllocator):
     def _reserve(self, capacity: int, size: int) -> HeapBlock:
         self.reserved += capacity
         taken = -(-size // ALIGNMENT) * ALIGNMENT
-        room = page_up(max(taken, 1))
+        _, room = whole_pages(0, max(taken, 1))
         mapping = Mapping(room + GUARD)
         mapping.protect(0, room, READ | WRITE)
         shown = {"version": 3, "typestr": "|u1", "shape": (room,), "data": (mapping.address, False)}

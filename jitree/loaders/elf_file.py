@@ -6,6 +6,7 @@ segments; every table is bounds checked.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Final
 
 from jitree.base.platform import PAGE_SIZE
@@ -90,11 +91,9 @@ def read_elf(data: memoryview, architecture: Architecture) -> ElfFile:
 
 def _read_segments(data: memoryview, word_size: WordSize, offset: int, count: int) -> list[Segment]:
     size = word_size.program_header.size
-    a, b, c, d, e, f, g = word_size.segment_fields
-    segments = []
-    for fields in rows_of(word_size.program_header, data[offset : offset + count * size]):
-        segments.append(Segment(fields[a], fields[b], fields[c], fields[d], fields[e], fields[f], fields[g]))
-    return segments
+    in_order = itemgetter(*word_size.segment_fields)
+    headers = rows_of(word_size.program_header, data[offset : offset + count * size])
+    return [*map(Segment._make, map(in_order, headers))]
 
 
 def _classify(available: int, architecture: Architecture, segments: list[Segment]) -> ElfFile:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from jitree import errors
 from jitree.base.memory import note_native
-from jitree.base.platform import EXECUTE, NONE, READ, WRITE, CodeMapping, page_down, page_up
+from jitree.base.platform import EXECUTE, NONE, READ, WRITE, CodeMapping, whole_pages
 from jitree.errors import FailedPreconditionError, NotFoundError, PermissionDeniedError, error_context
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders import elf_format as elf
@@ -22,7 +23,6 @@ from jitree.loaders.elf_file import (
     Dynamic,
     ElfFile,
     RelocationTable,
-    Segment,
     bad_elf,
     read_dynamic,
     read_elf,
@@ -185,16 +185,16 @@ class ElfImage:
 
     def _protect(self) -> None:
         low, covered = self._file.low, 0
-        for load in sorted(self._file.loads, key=_address):
+        for load in sorted(self._file.loads, key=attrgetter("address")):
             if load.flags & elf.PF_W and load.flags & elf.PF_X:
                 raise PermissionDeniedError(
                     "the ELF library cannot be loaded: it has a segment that is both writable and executable"
                 )
             rights = READ | sum(right for flag, right in _RIGHTS if load.flags & flag)
-            start = page_down(load.address - low)
+            start, end = whole_pages(load.address - low, load.memory_size)
             if start > covered:
                 self._mapping.protect(covered, start - covered, NONE)
-            covered = page_up(load.end - low)
+            covered = end
             self._mapping.protect(start, covered - start, rights)
         if covered < self._mapping.size:
             self._mapping.protect(covered, self._mapping.size - covered, NONE)
@@ -223,10 +223,6 @@ def _run(initialiser: int) -> None:
     ctypes.CFUNCTYPE(None)(initialiser)()
 
 
-def _address(load: Segment) -> int:
-    return load.address
-
-
 def load_image(data: memoryview, architecture: Architecture) -> ElfImage:
     """Maps the library in ``data``, a view of bytes needed no longer afterwards."""
     return ElfImage(read_elf(data, architecture), data)
@@ -234,14 +230,14 @@ def load_image(data: memoryview, architecture: Architecture) -> ElfImage:
 
 def _check_pages(file: ElfFile) -> None:
     """Protection is by page: no two segments may share one, and RELRO only takes rights from data."""
-    pages = sorted((page_down(load.address), page_up(load.end)) for load in file.loads)
-    for (_, end), (start, _) in pairwise(pages):
+    pages = [whole_pages(load.address, load.memory_size) for load in file.loads]
+    for (_, end), (start, _) in pairwise(sorted(pages)):
         if start < end:
             raise bad_elf("two of its segments share a memory page")
     for relro in file.relro:
-        start, end = page_down(relro.address), page_up(relro.end)
-        for load in file.loads:
-            if load.flags & elf.PF_W and page_down(load.address) <= start and end <= page_up(load.end):
+        start, end = whole_pages(relro.address, relro.memory_size)
+        for load, (first, last) in zip(file.loads, pages, strict=True):
+            if load.flags & elf.PF_W and first <= start and end <= last:
                 break
         else:
             raise bad_elf("its RELRO range is outside its writable segments")

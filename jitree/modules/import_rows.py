@@ -129,7 +129,7 @@ def _lines() -> dict[str, dict[str, list[str]]]:
 def named(module: str, name: str) -> tuple[ImportRow, ...]:
     """The imports of a name, the newest first: a program needs few of all rows."""
     lines = _lines().get(module, {}).get(name, ())
-    return tuple(ImportRow(*fields_of(line)) for line in lines)
+    return tuple(map(ImportRow._make, map(fields_of, lines)))
 
 
 @cache
@@ -137,7 +137,7 @@ def stated(module: str, name: str, cconv: str) -> ImportRow | None:
     """The import with that calling convention."""
     for line in _lines().get(module, {}).get(name, ()):
         if line.split("\t", 3)[2] == cconv:
-            return ImportRow(*fields_of(line))
+            return ImportRow._make(fields_of(line))
     return None
 
 

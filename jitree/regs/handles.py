@@ -28,12 +28,13 @@ import numpy as np
 from jitree.base.records import NamedTuple
 from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import words_of
-from jitree.errors import InternalError, ResourceExhaustedError, attribute_of
+from jitree.errors import InternalError, ResourceExhaustedError
 from jitree.regs.layout import (
     COUNT_UNLIMITED,
     ENTRY,
     EXTENSION_SIZE,
     KIND_FREE,
+    KIND_LIST,
     LINK_POOLED,
     OWNER_PYTHON,
     STATE_WORDS,
@@ -208,6 +209,16 @@ class HandleTable:
             self.owed += (old,)
             self.release_owed()
 
+    def clear(self, slots: memoryview, indices: Sequence[int]) -> None:
+        """Drops what slots refer to, which leaves null."""
+        for index in indices:
+            old = slots[index]
+            slots[index] = 0
+            if old:
+                self.owed += (old,)
+        if self.owed:
+            self.release_owed()
+
     def pass_on(self, source: memoryview, at: int, moves: int, slots: memoryview, index: int) -> None:
         """Puts what another slot refers to into a slot. A reference that moves leaves null."""
         handle = source[at]
@@ -325,24 +336,27 @@ class HandleTable:
         if self.owed:
             self.release_owed()
 
-    def take_over(self, address: int, obj: Any) -> None:
-        """As :meth:`adopt`, of a list whose entry and slots are as it publishes them."""
+    def take_over(self, address: int, obj: Any, kept: Sequence[int] = ()) -> None:
+        """As :meth:`adopt`, where entry and slots are as the object publishes them."""
         word, key = (address - self.base) >> 2, id(obj)
         _ = self._traits.get(type(obj)) or self._learn(obj)
         self._objects[word // _ENTRY_WORDS] = obj  # no call from here on: Ctrl-C comes before or after
-        self._addresses[key] = address
+        if key in self._addresses:
+            self._aliases |= {address}
+        else:
+            self._addresses[key] = address
         self.i32[word + _ENTRY.owner] = OWNER_PYTHON
-        self.i64[(word >> 1) + _ENTRY.link] = 0
-        if obj.held is not None:
+        self.i64[(word >> 1) + _ENTRY.link] = self.i64[(word >> 1) + _ENTRY.parent] = 0
+        if self.i32[word + _ENTRY.kind] == KIND_LIST and obj.held is not None:
             obj.held.words = obj.words
+        self.owed += kept
+        if self.owed:
+            self.release_owed()
 
-    def keep(self, address: int, obj: object) -> None:
-        """Keeps something for a reserved entry, until that is unreserved."""
-        self._objects[(address - self.base) >> 6] = obj
-
-    def kept(self, address: int) -> object:
-        """What :meth:`keep` was given."""
-        return self._objects[(address - self.base) >> 6]
+    def keep(self, objects: dict[int, object]) -> None:
+        """Keeps something for each of some reserved entries, until they are unreserved."""
+        for address, obj in objects.items():
+            self._objects[(address - self.base) >> 6] = obj
 
     def unreserve(self, address: int) -> None:
         """Takes back a reserved entry that nothing refers to."""
@@ -366,7 +380,7 @@ class HandleTable:
     def _learn(self, obj: object) -> _Traits:
         cls = type(obj)
         kind = self.ref_types.id_of(obj)
-        traits = _Traits(kind, attribute_of(cls, "fill_entry"), attribute_of(cls, "leave_entry"))
+        traits = _Traits(kind, getattr(cls, "fill_entry", None), getattr(cls, "leave_entry", None))
         self._traits[cls] = traits
         return traits
 
@@ -462,7 +476,8 @@ class HandleTable:
             return
         self._is_draining = True
         try:
-            self.release_owed()
+            if self.owed:
+                self.release_owed()
             while self.deferred:
                 handles = [*self.deferred[0]]
                 del self.deferred[0]

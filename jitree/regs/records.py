@@ -266,13 +266,19 @@ class ModuleRecord:
         ordinal, inside = divmod(address - self.address - MODULE.size, FUNCTION.size)
         return None if inside or not 0 <= ordinal < len(self.program.functions) else ordinal
 
-    def link(self, ordinal: int, callee: FunctionRecord | None) -> None:
-        """Resolves an import: to a bytecode function, or (None) to a native one."""
+    def link(
+        self, ordinal: int, callee: FunctionRecord | None, first: FirstCall | None = None, compiled: int = 0
+    ) -> None:
+        """Resolves an import: to a bytecode function, or (None) to a host function, which is called by
+        ``first`` until its sites know how, and may have machine code."""
         self.resolved[ordinal] = True
         self.function_imports[ordinal] = callee
-        begin = self._imports_at + ordinal * IMPORT.size // 8
-        self._memory[begin + _IMPORT.function] = callee.address if callee else 0
-        self._memory[begin + _IMPORT.resolved] = 1
+        if first is not None:
+            self.first_calls[ordinal] = first
+        begin, memory = self._imports_at + ordinal * IMPORT.size // 8, self._memory
+        memory[begin + _IMPORT.function] = callee.address if callee else 0
+        memory[begin + _IMPORT.resolved] = 1
+        memory[begin + _IMPORT.compiled] = compiled
 
     def link_native(self, ordinal: int, address: int) -> None:
         """Gives machine code for one of the module's own functions; it must stay where it is."""

@@ -94,8 +94,9 @@ class RefTypes:
 
     def lookup(self, name: str) -> int:
         """The number of a registered type; NOT_FOUND if there is none of that name."""
-        number = self._ids.get(object_of("name", name, str).removeprefix("!"))
+        number = self._ids.get(name.removeprefix("!")) if type(name) is str else None
         if number is None:
+            object_of("name", name, str)
             known = ", ".join(sorted(self._ids))
             raise NotFoundError(f"ref type '{name}' is not registered; registered are {known}")
         return number

@@ -166,8 +166,7 @@ class _Printer:
             if name is None or name == "NONE":
                 entries.append("null")
                 continue
-            buffer = table.buffer
-            entry = buffer.table(buffer.target(start + 4 * index))
+            entry = table.buffer.table(start + 4 * index)
             entries.append(self.table(entry, name, level + 1))
         return "[" + ",".join(entries) + self._line(level) + "]"
 

@@ -120,7 +120,7 @@ def parse(text: str) -> CallingConvention:
             f"calling convention {text!r}",
         )
     tags = tuple(TAGS[item] for item in plain) if len(plain) == len(arguments) else None
-    return CallingConvention(text, arguments, results, tags, tuple(TAGS[character] for character in results))
+    return CallingConvention._make((text, arguments, results, tags, tuple(map(TAGS.__getitem__, results))))
 
 
 def _items(characters: str, text: str) -> tuple[Item, ...]:

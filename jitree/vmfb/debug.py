@@ -140,8 +140,7 @@ class DebugDatabase:
         values = self._root.vector(_LOCATION_TABLE, 4)
         if types is None or values is None or not 0 <= index < min(len(types), values[1]) or not types[index]:
             return 0, None
-        buffer = self._root.buffer
-        return types[index], buffer.table(buffer.target(values[0] + 4 * index))
+        return types[index], self._root.buffer.table(values[0] + 4 * index)
 
 
 def _int32_vector(table: Table, slot: int) -> list[int]:

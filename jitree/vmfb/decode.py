@@ -156,13 +156,18 @@ class Decoding:
         return rows
 
     def _import_conventions(self, texts: Sequence[str]) -> list[int]:
-        """The place of each import's convention among them, -1 if it cannot be read."""
+        """The place of each import's convention among them, -1 if it cannot be read: one that nothing calls
+        need not be."""
         places: dict[str, int] = {}
         for text in texts:
             if text not in places:
-                encoded = _encoded_import(text)
-                places[text] = len(self._conventions) if encoded else -1
-                self._conventions.extend(encoded)
+                try:
+                    encoded = _encoded(parse(text), ())
+                except StatusError:
+                    places[text] = -1
+                else:
+                    places[text] = len(self._conventions)
+                    self._conventions.extend(encoded)
         return [places[text] for text in texts]
 
     def _convention(self, cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> int:
@@ -175,14 +180,6 @@ class Decoding:
 
 
 @lru_cache(maxsize=_CACHED_CONVENTIONS)
-def _encoded_import(text: str) -> Sequence[int]:
-    """As :func:`_encoded`, of an import; nothing if it cannot be read: one without calls need not be."""
-    try:
-        return _encoded(parse(text), ())
-    except StatusError:
-        return ()
-
-
 def _encoded(cconv: CallingConvention, slots: Sequence[RegisterSlot]) -> list[int]:
     """A Convention record and all that follows it."""
     items: list[int] = []

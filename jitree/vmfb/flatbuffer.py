@@ -30,7 +30,8 @@ share little; what is looked at may exceed the file by this factor."""
 
 
 class FlatBuffer:
-    """The bytes of one FlatBuffer, without size prefix. Positions are byte offsets into ``data``."""
+    """The bytes of one FlatBuffer, without size prefix. Positions are byte offsets into ``data``; a place is
+    the position of an offset, which points to what is meant, and has been checked."""
 
     __slots__ = ("_budget", "_halves", "_signed", "_texts", "_vtables", "_words", "address", "data", "length")
 
@@ -54,13 +55,17 @@ class FlatBuffer:
         found = bytes(self.data[4:8])
         if found != identifier:
             self.fail(4, f"identifier mismatch: expected {identifier.decode()!r}, found {found!r}")
-        return self.table(self._words[0])
+        return self.table(0)
 
     def fail(self, position: int, what: str) -> NoReturn:
         raise InvalidArgumentError(f"FlatBuffer verification failed: {what} (at byte {position})")
 
-    def table(self, position: int) -> Table:
-        """The table at a position, its header and extent checked."""
+    def table(self, place: int) -> Table:
+        """The table of a place, its header and extent checked."""
+        offset = self._words[place >> 2]
+        position = place + offset
+        if not offset:
+            self.fail(place, "null offset")
         if position & 3 or position + 4 > self.length:
             self.fail(position, "table header out of range or unaligned")
         vtable = position - self._signed[position >> 2]
@@ -70,15 +75,12 @@ class FlatBuffer:
         self._spend(_TABLE_COST, position)
         return Table(self, position, layout)
 
-    def target(self, position: int) -> int:
-        """Where the offset stored at a (checked) position points to."""
-        offset = self._words[position >> 2]
-        if offset == 0:
-            self.fail(position, "null offset")
-        return position + offset
-
-    def vector(self, position: int, element_size: int) -> tuple[int, int]:
-        """(position of the first element, element count) of the vector at a position."""
+    def vector(self, place: int, element_size: int) -> tuple[int, int]:
+        """(position of the first element, element count) of the vector of a place."""
+        offset = self._words[place >> 2]
+        position = place + offset
+        if not offset:
+            self.fail(place, "null offset")
         if position & 3 or position + 4 > self.length:
             self.fail(position, "vector header out of range or unaligned")
         count = self._words[position >> 2]
@@ -86,18 +88,18 @@ class FlatBuffer:
             self.fail(position, "vector out of range")
         return position + 4, count
 
-    def text(self, position: int) -> str:
-        """The string at a position. Bytes that are not UTF-8 show as ``\\xNN``."""
-        known = self._texts.get(position)
+    def text(self, place: int) -> str:
+        """The string of a place. Bytes that are not UTF-8 show as ``\\xNN``."""
+        start, length = self.vector(place, 1)
+        known = self._texts.get(start)
         if known is not None:
             return known
-        start, length = self.vector(position, 1)
         end = start + length
         if end >= self.length or self.data[end] != 0:
-            self.fail(position, "string not zero terminated")
-        self._spend(length, position)
+            self.fail(start - 4, "string not zero terminated")
+        self._spend(length, start - 4)
         text = str(self.data[start:end], "utf-8", "backslashreplace")
-        self._texts[position] = text
+        self._texts[start] = text
         return text
 
     def texts(self, positions: list[int], lengths: list[int]) -> list[str | None]:
@@ -109,10 +111,10 @@ class FlatBuffer:
             for position, length in zip(positions, lengths, strict=True)
         ]
 
-    def tables(self, position: int) -> list[Table]:
-        """The elements of the vector of tables at a position."""
-        start, count = self.vector(position, 4)
-        return [self.table(self.target(at)) for at in range(start, start + 4 * count, 4)]
+    def tables(self, place: int) -> list[Table]:
+        """The elements of the vector of tables of a place."""
+        start, count = self.vector(place, 4)
+        return [self.table(at) for at in range(start, start + 4 * count, 4)]
 
     def uint32(self, position: int) -> int:
         return self._words[position >> 2]
@@ -183,28 +185,28 @@ class Table:
 
     def text(self, slot: int) -> str | None:
         position = self.field(slot, 4)
-        return self.buffer.text(self.buffer.target(position)) if position else None
+        return self.buffer.text(position) if position else None
 
     def table(self, slot: int) -> Table | None:
         position = self.field(slot, 4)
-        return self.buffer.table(self.buffer.target(position)) if position else None
+        return self.buffer.table(position) if position else None
 
     def tables(self, slot: int) -> list[Table]:
         """The elements of a vector of tables; none when the field is absent."""
         position = self.field(slot, 4)
-        return self.buffer.tables(self.buffer.target(position)) if position else []
+        return self.buffer.tables(position) if position else []
 
     def element(self, slot: int, index: int) -> Table:
         """One element of a vector of tables, which must have it."""
         start, count = self.vector(slot, 4) or (0, 0)
         if not 0 <= index < count:
             self.buffer.fail(self.position, f"field {slot} has no element {index}")
-        return self.buffer.table(self.buffer.target(start + 4 * index))
+        return self.buffer.table(start + 4 * index)
 
     def vector(self, slot: int, element_size: int) -> tuple[int, int] | None:
         """(position of the first element, element count) of a vector of scalars or structs."""
         position = self.field(slot, 4)
-        return self.buffer.vector(self.buffer.target(position), element_size) if position else None
+        return self.buffer.vector(position, element_size) if position else None
 
     def content(self, slot: int, element_size: int = 1) -> memoryview | None:
         """The bytes of a vector of scalars or structs, aliasing the file."""

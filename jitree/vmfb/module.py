@@ -256,9 +256,8 @@ def _read_imports(root: Table) -> tuple[Import, ...]:
         if not name:
             raise InvalidArgumentError(f"imports[{index}] full name missing or empty")
         signature = root.element(_IMPORTS, index).table(1) if attrs else None
-        imports.append(
-            Import(name, cconv, _read_attrs(signature, 1) if signature else {}, bool(flags & _OPTIONAL))
-        )
+        described = _read_attrs(signature, 1) if signature else {}
+        imports.append(Import._make((name, cconv, described, bool(flags & _OPTIONAL))))
     return tuple(imports)
 
 

@@ -176,15 +176,9 @@ class DecodedModule:
         first, end = word + 6, word + 6 + 2 * argument_count + 2 * result_count
         numbers = self.words[first:end].tolist()
         registers = tuple(zip(numbers[::2], numbers[1::2], strict=True))
-        return CallSite(
-            index,
-            word,
-            ordinal,
-            parse(self._module.imports[ordinal].cconv or ""),
-            self._segments(index),
-            registers[:argument_count],
-            registers[argument_count:],
-        )
+        cconv = parse(self._module.imports[ordinal].cconv or "")
+        arguments, results = registers[:argument_count], registers[argument_count:]
+        return CallSite._make((index, word, ordinal, cconv, self._segments(index), arguments, results))
 
     def string(self, place: int) -> str:
         """A message of ``fail``, ``trace`` or ``print``."""

@@ -136,7 +136,7 @@ def read_again(name: str) -> list[list[int]] | None:
     tables = parent.tables(3)
     table = tables[0].position
     vtable = table - int.from_bytes(data[table : table + 4], "little", signed=True)
-    texts = [parent.buffer.target(each.field(0, 4)) for each in tables]
+    texts = [parent.buffer.vector(each.field(0, 4), 1)[0] - 4 for each in tables]
     places = {"element": first, "second element": first + 4, "table": table, "second field": vtable + 6}
     places |= {"end": len(data) - 2, "text": texts[0], "other text": texts[1]}
     for place, (kind, value) in words.items():

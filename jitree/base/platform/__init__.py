@@ -157,7 +157,7 @@ class Mapping:
         PERMISSION_DENIED for writable and executable, and where the system refuses (hardened kernels refuse
         to make memory executable that was writable).
         """
-        start, end = page_down(offset), page_up(offset + size)
+        start, end = whole_pages(offset, size)
         if not 0 <= start <= end <= self.size:
             raise InvalidArgumentError(f"bytes {offset} to {offset + size} of a mapping of {self.size}")
         if access & WRITE and access & EXECUTE:
@@ -225,12 +225,9 @@ CodeMapping: Final = SwitchedMapping if _switch is not None and MACHINE == "aarc
 """The kind of mapping that code needs here."""
 
 
-def page_down(position: int) -> int:
-    return position & -PAGE_SIZE
-
-
-def page_up(position: int) -> int:
-    return position + PAGE_SIZE - 1 & -PAGE_SIZE
+def whole_pages(start: int, size: int) -> tuple[int, int]:
+    """Where the pages that hold these bytes begin and end."""
+    return start & -PAGE_SIZE, start + size + PAGE_SIZE - 1 & -PAGE_SIZE
 
 
 def map_code(code: bytes) -> Mapping:

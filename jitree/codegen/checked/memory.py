@@ -134,7 +134,7 @@ def forbid(address: int, size: int, kind: int = BETWEEN) -> None:
 def forget(address: int, size: int) -> None:
     """Knows memory no more. Whole pages of the map are given back to the system: they are zero then."""
     first, last = SHADOW + (address >> 3), SHADOW + (address + size >> 3)
-    low, high = platform.page_up(first), platform.page_down(last)
+    low, high = -(-first & -platform.PAGE_SIZE), last & -platform.PAGE_SIZE
     if high > low:
         forbid(address, (low - first) << 3, UNKNOWN)
         platform.C_LIBRARY.madvise(ctypes.c_void_p(low), ctypes.c_size_t(high - low), _DONT_NEED)

@@ -229,7 +229,7 @@ class AutoEngine:
     def run(self, machine: Machine) -> None:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
         while True:
-            run = self._look()
+            run = self._run or self._look()
             if run is not None:
                 return _run(run, machine, self._promote)
             from jitree.dispatch.plain.handlers import run_slice  # until the loop is there

@@ -172,7 +172,7 @@ class CheckedExport(HostExport):
         self.name = row.name
         self.cconv = row.cconv
         self.attrs = {}
-        self.compiled = address(row)
+        self.compiled = partial(address, row) if row.fast_path else None
         self.refill = None if self.compiled is None else refill_of(row.name)
         self._row = row
         self._checked = None

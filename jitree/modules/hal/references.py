@@ -7,7 +7,7 @@ Machine code has done that in most calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from jitree.errors import InternalError, InvalidArgumentError
@@ -42,11 +42,7 @@ def _check(value: object, kind: str, function: str, parameter: str) -> None:
 def checked(row: ImportRow) -> Callable[..., Any]:
     """The row's function after tests of its reference arguments."""
     full_name, function = row.full_name, row.implementation()
-    tests = [
-        (index, *test)
-        for index, parameter in enumerate(parse_parameters(row.parameters))
-        for test in _tests(parameter)
-    ]
+    tests = _tests(parse_parameters(row.parameters))
 
     def call(state: object, *arguments: Any) -> object:
         for index, position, kind, name in tests:
@@ -62,14 +58,17 @@ def checked(row: ImportRow) -> Callable[..., Any]:
     return call if tests else function
 
 
-def _tests(parameter: Parameter | list[Parameter]) -> Iterator[tuple[int | None, str, str]]:
-    """What references of a parameter have to be, and where they are.
-
-    None: the argument itself; a field of each item of a span, by number; -1: the item."""
-    span = parameter if isinstance(parameter, list) else [parameter]
-    for position, (name, kind) in enumerate(span):
-        if kind is None:
-            continue
-        if kind.removesuffix("?") not in (*HAL_TYPES, BUFFER_NAME):
-            raise InternalError(f"an import declares the unknown reference type {kind}")
-        yield None if span is not parameter else position if len(span) > 1 else -1, kind, name
+def _tests(parameters: Sequence[Parameter | list[Parameter]]) -> list[tuple[int, int | None, str, str]]:
+    """What references among arguments have to be, and where they are: the argument's number, and None (the
+    argument itself), a field of each item of a span, by number, or -1 (the item)."""
+    tests: list[tuple[int, int | None, str, str]] = []
+    for index, parameter in enumerate(parameters):
+        span = parameter if isinstance(parameter, list) else [parameter]
+        for position, (name, kind) in enumerate(span):
+            if kind is None:
+                continue
+            if kind.removesuffix("?") not in (*HAL_TYPES, BUFFER_NAME):
+                raise InternalError(f"an import declares the unknown reference type {kind}")
+            place = None if span is not parameter else position if len(span) > 1 else -1
+            tests.append((index, place, kind, name))
+    return tests

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +9,7 @@ from jitree.codegen import image
 from jitree.modules.import_rows import ImportRow, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jitree.codegen.functions import IntegerFunction
     from jitree.codegen.image.generated import Generated
@@ -36,14 +35,10 @@ RECIPE: Final = image.Recipe(
 )
 
 
-def address(row: ImportRow) -> Callable[[], int] | None:
-    """Gives the address of an import's fast path, 0 while it is being built; None if it has none."""
-    return partial(_address, symbol_of(row)) if row.fast_path else None
-
-
-def _address(symbol: str) -> int:
+def address(row: ImportRow) -> int:
+    """The address of an import's fast path, 0 while it is being built."""
     built = image.get(RECIPE)
-    return 0 if built is None else built.addresses[symbol]
+    return 0 if built is None else built.addresses[symbol_of(row)]
 
 
 # -- in the builder process ------------------------------------------------------------------------------

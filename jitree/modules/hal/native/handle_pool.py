@@ -82,10 +82,7 @@ class HandlePool:
         """Of lists that machine code makes, by address."""
         self._free: Callable[[int, int], None] = _Free(code.addresses[FREE])
         self._kinds = {name: table.ref_types.lookup(f"hal.{name}") for name in _KINDS}
-        for name, kind in self._kinds.items():
-            self._set(name, kind)
-        self._set("extension", table.extension)
-        self._set("functions", FUNCTION_TABLE_ADDRESS)
+        self._set(**self._kinds, extension=table.extension, functions=FUNCTION_TABLE_ADDRESS)
         self._used: list[object] = [FUNCTION_TABLE]
         """By machine code, also in calls that are made when Python ends and modules have lost their names."""
         self._makers: dict[int, Callable[[HandlePool, int], object]] = {
@@ -111,10 +108,11 @@ class HandlePool:
             timeline = self._timeline = device.shared_timeline
             if timeline is not None:
                 self._known_lists = timeline.known_lists()
-                self._set("known_lists", self._known_lists.address)
+                self._set(known_lists=self._known_lists.address)
 
-    def _set(self, field: str, value: int) -> None:
-        self._words[getattr(_HANDLE_POOL, field)] = value
+    def _set(self, **fields: int) -> None:
+        for field, value in fields.items():
+            self._words[getattr(_HANDLE_POOL, field)] = value
 
     @property
     def live_count(self) -> int:
@@ -164,9 +162,11 @@ class HandlePool:
             native = executor.native_executor()
             if native is not None:
                 self._used.append(native)
-                self._set("execute", native.execute_address)
-                self._set("estimate", native.estimate_address)
-                self._set("clock", native.clock_address)
+                self._set(
+                    execute=native.execute_address,
+                    estimate=native.estimate_address,
+                    clock=native.clock_address,
+                )
         return has_room or (lacks and bool(words[_HANDLE_POOL.blank] and words[_HANDLE_POOL.execute]))
 
     def supply_lists(self) -> bool:
@@ -237,8 +237,7 @@ class HandlePool:
         total = (size + _ALIGNMENT - 1 & -_ALIGNMENT) * threads
         if total > self._words[_HANDLE_POOL.local_size] and not self._words[_HANDLE_POOL.busy]:
             self._local = local_memory(total)
-            self._set("local_memory", address_of(self._local))
-            self._set("local_size", total)
+            self._set(local_memory=address_of(self._local), local_size=total)
 
     def take_failure(self) -> Failure | None:
         """How the last execution by machine code failed, given once."""
@@ -332,7 +331,9 @@ class HandlePool:
             return self._make_command_buffer(table, address)
         parent = table.i64[word + _ENTRY.parent]
         obj = self._makers[kind](self, word)
-        self._hand_over(table, address, partial(table.adopt, address, obj, (parent,)))
+        is_as_published = parent != 0 and kind in (self._kinds["buffer"], self._kinds["buffer_view"])
+        take = table.take_over if is_as_published else table.adopt
+        self._hand_over(table, address, partial(take, address, obj, (parent,)))
         return obj
 
     def _hand_over(self, table: HandleTable, address: int, take: Callable[[], None]) -> None:

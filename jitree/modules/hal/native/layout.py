@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.platform import MACHINE
@@ -159,6 +160,7 @@ class PushedRecord(MemoryRecord):
     refs: i64 = Repeated(PUSHED_BINDINGS)
 
 
+@cache
 def sections(scale: int) -> dict[str, int]:
     """Bytes of what lies after a RECORDING, in order."""
     return {

@@ -58,6 +58,7 @@ _ACCOUNTS: Final = 2
 _ACCOUNT_WORDS: Final = ACCOUNT_SIZE // 8
 _FIRST_POOL: Final = STORAGE_POOLS // 8
 _RECORDING: Final = words_of(Recording)
+_LIST: Final = words_of(List)
 
 
 class StoragePool:
@@ -134,22 +135,23 @@ class StoragePool:
         except ResourceExhaustedError:
             return False  # the caller asks for memory and says so, if there is none for that either
         self._batches[place] = min(2 * batch, _BATCH)
-        for handle, block in zip(handles, blocks, strict=True):
-            self._lent += capacity
-            self._blocks[handle] = block
-            self._publish(handle, block, place)
-        return count > 0
+        self._publish(dict(zip(handles, blocks, strict=True)), place)
+        return True
 
-    def _publish(self, handle: int, block: Block, place: int) -> None:
+    def _publish(self, lent: dict[int, Block], place: int) -> None:
+        """Makes entries of blocks, in front of those that a list has."""
         table = self._table
-        word = (handle - table.base) >> 3
-        table.keep(handle, block[2])
-        table.i32[2 * word + _ENTRY.kind] = KIND_STORAGE
-        table.i32[2 * word + _ENTRY.owner] = OWNER_CODE
-        table.i32[2 * word + _ENTRY.access] = place - _FIRST_POOL
-        table.i64[word + _ENTRY.address] = block[0]
-        table.i64[word + _ENTRY.link] = self._words[place]
-        self._words[place] = handle
+        self._blocks |= lent
+        table.keep({handle: memory for handle, (_, _, memory) in lent.items()})
+        for handle, (address, capacity, _) in lent.items():
+            self._lent += capacity
+            word = (handle - table.base) >> 3
+            table.i32[2 * word + _ENTRY.kind] = KIND_STORAGE
+            table.i32[2 * word + _ENTRY.owner] = OWNER_CODE
+            table.i32[2 * word + _ENTRY.access] = place - _FIRST_POOL
+            table.i64[word + _ENTRY.address] = address
+            table.i64[word + _ENTRY.link] = self._words[place]
+            self._words[place] = handle
 
     def _tick(self, place: int) -> int:
         """The word of the tick of the first pinned storage of a list."""
@@ -272,7 +274,7 @@ def _head(scale: int) -> npt.NDArray[np.int64]:
     head = np.zeros((2, first + size_of(List) // 8), np.int64)
     head[0, _RECORDING.scale] = scale
     fields = {name: getattr(_RECORDING, name) for name in ("list", "slots", "kept", "pushed")} | {
-        field: first + getattr(words_of(List), field)
+        field: first + getattr(_LIST, field)
         for field in ("rows", "addresses", "lengths", "accesses", "constants", "data", "patches")
     }
     position = size_of(Recording)

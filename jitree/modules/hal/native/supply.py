@@ -175,19 +175,21 @@ def _refill_locally(state: Supplied, machine: Machine, site: CallSite) -> bool:
 
 
 def _refill_storage(state: Supplied, machine: Machine, site: CallSite) -> bool:
-    is_refilled = _refill_locally(state, machine, site)
     handle_pool = state.supplier.handle_pool if state.supplier.is_local else None
     if handle_pool is None:
         return False
+    is_refilled = handle_pool.supply()
     size = machine.i64[register_index(site.arguments[_SIZE])]
     memory_type = machine.i32[register_index(site.arguments[_MEMORY_TYPE])]
     return handle_pool.supply_storage(size, memory_type) or is_refilled
 
 
 def _refill_memory(state: Supplied, machine: Machine, site: CallSite) -> bool:
-    is_refilled = _refill_locally(state, machine, site)
     handle_pool = state.supplier.handle_pool if state.supplier.is_local else None
-    if handle_pool is None or handle_pool.has_timeline:
+    if handle_pool is None:
+        return False
+    is_refilled = handle_pool.supply()
+    if handle_pool.has_timeline:
         return False
     size = machine.i64[register_index(site.arguments[_INLINE_SIZE])]
     return handle_pool.supply_storage(size, _ON_HOST) or is_refilled

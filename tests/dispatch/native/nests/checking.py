@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from jitree.base.platform import PAGE_SIZE, READ, WRITE, page_up
+from jitree.base.platform import PAGE_SIZE, READ, WRITE, whole_pages
 from jitree.base.platform import Mapping as Pages
 from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests.harness import Bytes, Compiled
@@ -41,7 +41,7 @@ def check(
     given = memory if memory is not None else some_memory(function)
     given = [buffer[: ends.get(number, len(buffer))] for number, buffer in enumerate(given)]
     expected, actual = [buffer.copy() for buffer in given], [buffer.copy() for buffer in given]
-    pages = {number: Pages(page_up(end) + PAGE_SIZE) for number, end in ends.items()}
+    pages = {number: Pages(whole_pages(0, end)[1] + PAGE_SIZE) for number, end in ends.items()}
     for number, mapping in pages.items():
         actual[number] = _at_the_end(mapping, given[number])
     numbers = (*sizes, *[0] * 8)
