@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jitree.codegen.image.builder import BuilderThread
     from jitree.codegen.image.estimates import Bar
 
-_PATIENCE_FACTOR: Final = 8
+_PATIENCE_FACTOR: Final = 16
 _PATIENCE_SECONDS_MORE: Final = 5.0
 """A builder that takes so many times as long as was estimated, and some seconds, may never end."""
 

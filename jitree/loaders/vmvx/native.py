@@ -50,7 +50,7 @@ INTERPRETED_FIRST: Final = 20_000_000
 """Nanoseconds that kernels run on the VM before a small executable is compiled
 (:mod:`jitree.loaders.vmvx.policy`): what is not worth that much ends before a builder has started."""
 
-_MUCH: Final = 0.5
+_MUCH: Final = 0.23
 """Seconds of a processor. Models whose kernels take as long to build have no short calls on the VM; to start
 a builder takes a program 5 ms, as long as short ones take."""
 _POLL: Final = 0.002

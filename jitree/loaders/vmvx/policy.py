@@ -65,9 +65,9 @@ _LISTS: Final = 8
 """Command lists whose dispatches are remembered: to read a list takes as long as some kernels."""
 _SAVED: Final = 0.1
 """Part of a call that building has to save, at least, to slow the program down meanwhile: guesses err."""
-_SMALL_BUILD: Final = 0.6
+_SMALL_BUILD: Final = 0.3
 """Seconds of a build beside the program that begins as soon as it is known what the call takes; larger ones
-begin later in proportion, when kernels have run for a thirtieth of what they take."""
+begin later in proportion, when kernels have run for a fifteenth of what they take."""
 _NANO: Final = 1e-9
 
 

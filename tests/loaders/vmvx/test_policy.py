@@ -158,7 +158,7 @@ def test_a_look_at_a_list_serves_all_of_its_kernels(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_larger_build_is_begun_later() -> None:
-    small, large = WaitingPolicy(_provider(0.3), 1), WaitingPolicy(_provider(6.0), 1)
+    small, large = WaitingPolicy(_provider(0.3), 1), WaitingPolicy(_provider(3.0), 1)
     assert [policy.worth_aside(20_000_000, 20_000_000) for policy in (small, large)] == [True, False]
     assert large.worth_aside(20_000_000, 200_000_000)
     assert large.worth(20_000_000, 20_000_000), "what the call wants is not"
