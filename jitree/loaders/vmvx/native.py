@@ -210,9 +210,20 @@ class CompiledKernels(Finalized):
                         waiting.enter_context(bar)
                 if bar is not None:
                     bar.show(time.monotonic() - (wanted.begun or 0.0))
-                time.sleep(_POLL)
-                interrupts.require_going_on(job_failure(running.dispatch))
+                self._rest(wanted, running)
         return ordinal in self._images
+
+    def _rest(self, wanted: image.Provider, running: Running) -> None:
+        """Sleeps until an image may be there, or it is time to decide again.
+
+        Looks take the builder's processor: each asks for nothing but whether there is a file.
+        """
+        failure = job_failure(running.dispatch)
+        while True:
+            time.sleep(_POLL)
+            interrupts.require_going_on(failure)
+            if wanted.may_be_there() or self._policy.is_over():
+                return
 
     def _is_second_call(self) -> bool:
         ended = interrupts.calls_ended()
@@ -258,8 +269,12 @@ class CompiledKernels(Finalized):
         if policy.builds and self._is_decided:
             batch.start()  # asks for each image: too much for each look of a thread that waits
         self._is_decided = False
-        is_time = policy.builds or policy.worth_aside(INTERPRETED_FIRST, running.nanoseconds)
-        self._use(ordinal, (wanted.get if is_time else wanted.find)())
+        if wanted.begun is not None:
+            is_time = wanted.may_be_there()
+        else:  # :meth:`serve` has looked
+            is_time = policy.builds or policy.worth_aside(INTERPRETED_FIRST, running.nanoseconds)
+        if is_time:
+            self._use(ordinal, wanted.get())
 
     def has_left(self, ordinal: int) -> bool:
         """Whether compiled code cannot run what the VM still runs of a kernel."""

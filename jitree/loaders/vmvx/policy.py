@@ -303,9 +303,16 @@ class WaitingPolicy:
         """Whether it is time for a build that the call does not want: a larger one is begun later."""
         return self.worth(first * max(1.0, self._everything.estimate / _SMALL_BUILD), nanoseconds)
 
+    def is_over(self) -> bool:
+        """Whether the last look at a command list is no longer good."""
+        return time.monotonic() >= self._next
+
     def is_due(self, kernel: int) -> bool:
-        """Whether it is time to decide again, or it is another kernel that runs."""
-        if time.monotonic() < self._next and kernel == self._kernel:
+        """Whether it is time to decide again, or it is another kernel that runs.
+
+        Where the call ends sooner than builds, that holds for all of its kernels.
+        """
+        if not self.is_over() and (kernel == self._kernel or self.holds):
             return False
         self._kernel = kernel
         return True

@@ -157,6 +157,19 @@ def test_a_look_at_a_list_serves_all_of_its_kernels(monkeypatch: pytest.MonkeyPa
     assert policy.left_to_do(2, look).of_kernels == {2: 5.0}
 
 
+def test_one_decision_serves_all_kernels_of_a_call_that_ends_sooner(
+    clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
+    policy, running = WaitingPolicy(_provider(4.0), 2), Running(0, 0, 0, 0, 1)
+    for call, is_due in ((0.5, False), (20.0, True)):
+        assert policy.is_due(0)
+        rest = policy.left_to_do(0, lambda call=call: LeftToDo(0.1, call, 2, {0: 0.1, 1: 0.1}))  # type: ignore[misc]
+        policy.decide(running, rest, 4.0, 0.0)
+        assert policy.is_due(1) == is_due
+        clock.now += 1.0
+
+
 def test_a_larger_build_is_begun_later() -> None:
     small, large = WaitingPolicy(_provider(0.3), 1), WaitingPolicy(_provider(3.0), 1)
     assert [policy.worth_aside(20_000_000, 20_000_000) for policy in (small, large)] == [True, False]
