@@ -251,6 +251,9 @@ def test_what_is_put_aside_waits_while_the_program_needs_the_processors(
     work.hold()
     work.want(2)
     assert next(numbers) == 2 and len(pauses) == 6, "a call waits for it"
+    work.release()
+    builder_process.wait_while_held(work.descriptor)
+    assert len(pauses) == 6, "the program does not need them any more"
     work.close()
 
 

@@ -37,6 +37,7 @@ from jitree.loaders.vmvx.policy import (
     Running,
     Sizes,
     WaitingPolicy,
+    fills_few,
     rest_of,
     saved,
 )
@@ -104,6 +105,8 @@ class CompiledKernels(Finalized):
         """Whether there is a decision that nobody has acted on."""
         self._starts_later = False
         """Whether a builder is to be started with the second call that runs kernels."""
+        self._starts = False
+        """Whether one starts, and no kernel has run yet."""
         self._first_call: int | None = None
         """How many calls of this process had ended when kernels were first run, the initialiser's too."""
         self._closed = False
@@ -164,6 +167,7 @@ class CompiledKernels(Finalized):
         """
         if not self.ready and self._batch.stated >= _MUCH:
             self._batch.prepare()
+            self._starts = True
         else:
             self._starts_later = not self.ready
 
@@ -184,6 +188,10 @@ class CompiledKernels(Finalized):
         if self._starts_later and self._is_second_call():
             self._starts_later = False
             self._batch.prepare()
+        if self._starts:  # what it imports waits until it is known whether the call ends before
+            self._starts = False
+            if fills_few(running):
+                self._batch.hold()
         if not self._policy.worth(INTERPRETED_FIRST, running.nanoseconds):
             return ordinal in self._images
         with ExitStack() as waiting:
@@ -256,8 +264,7 @@ class CompiledKernels(Finalized):
             gain = sum(map(gains.__getitem__, gaining)) - start
             own = start + self._batch.shares[ordinal]
             policy.decide(running, rest, own, gain)
-            if policy.holds:
-                self._batch.hold()
+            (self._batch.hold if policy.holds else self._batch.release)()
             if self._batch.begun is None:
                 self._batch.order(gaining, (*gains, *policy.dearest()))
             self._is_decided = True

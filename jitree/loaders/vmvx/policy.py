@@ -68,6 +68,8 @@ _SAVED: Final = 0.1
 _SMALL_BUILD: Final = 0.3
 """Seconds of a build beside the program that begins as soon as it is known what the call takes; larger ones
 begin later in proportion, when kernels have run for a fifteenth of what they take."""
+_FEW: Final = 2
+"""Processors of which the start of a builder takes a call that fills them a good part."""
 _NANO: Final = 1e-9
 
 
@@ -254,6 +256,11 @@ def _ahead(job: memoryview, running: Running, dispatch: KernelDispatch) -> float
     chunks = limit & 0xFFFFFFFF
     free = max(chunks - (claimed & 0xFFFFFFFF), 0) if claimed >> 32 == limit >> 32 else 0
     return (own + count * free / max(chunks, 1)) / parts
+
+
+def fills_few(running: Running) -> bool:
+    """Whether the program has a thread for each of few processors."""
+    return 1 < processors() <= min(_FEW, _words(running.job, size_of(Job))[_JOB.concurrency])
 
 
 class WaitingPolicy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from _thread import interrupt_main
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from jitree.codegen.image.flat import map_image
 from jitree.codegen.record import size_of
 from jitree.dispatch import grid_call
 from jitree.errors import DeadlineExceededError
-from jitree.hal.command_layout import List
+from jitree.hal.command_layout import Job, List
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, interrupts
 from jitree.loaders.vmvx import native as vmvx_native
@@ -168,6 +169,30 @@ def test_one_decision_serves_all_kernels_of_a_call_that_ends_sooner(
         policy.decide(running, rest, 4.0, 0.0)
         assert policy.is_due(1) == is_due
         clock.now += 1.0
+
+
+@pytest.mark.parametrize(
+    ("processors", "threads", "is_held"), [(1, 1, False), (2, 2, True), (2, 1, False), (16, 16, False)]
+)
+def test_a_builder_imports_nothing_before_the_first_decision_of_a_call_that_fills_the_processors(
+    processors: int, threads: int, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On few of them: it would have a good part."""
+    executable = load(Assembler("held").function("f", ENTRY_CONVENTION, COUNT), "auto")
+    compiled, held = executable._compiled, list[object]()
+    assert compiled is not None
+    monkeypatch.setattr(vmvx_native, "_MUCH", 0.0)
+    monkeypatch.setattr(type(compiled), "ready", False)
+    monkeypatch.setattr(batch.ImageBatch, "prepare", lambda images: None)
+    monkeypatch.setattr(batch.ImageBatch, "hold", lambda images: held.append(images))
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: processors)
+    job = array("q", bytes(size_of(Job)))
+    job[vmvx_policy._JOB.concurrency] = threads
+    monkeypatch.setattr(Running, "job", job.buffer_info()[0])
+    compiled.prepare()
+    for _ in range(3):
+        compiled.look(0, Running(0, 0, 0, 0, 1))
+    assert held == [compiled._batch] * is_held, "once"
 
 
 def test_a_larger_build_is_begun_later() -> None:
