@@ -32,6 +32,7 @@ from jitree.loaders.vmvx.kernels import (
 from jitree.loaders.vmvx.packed import Copies, PackedConstants
 from jitree.loaders.vmvx.policy import (
     ALL,
+    ALONE,
     LATER,
     NOTHING,
     Running,
@@ -262,7 +263,7 @@ class CompiledKernels(Finalized):
             gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
             start = self._batch.start_seconds
             gain = sum(map(gains.__getitem__, gaining)) - start
-            own = start + self._batch.shares[ordinal]
+            own = start + ALONE * self._batch.shares[ordinal]
             policy.decide(running, rest, own, gain)
             (self._batch.hold if policy.holds else self._batch.release)()
             if self._batch.begun is None:

@@ -54,6 +54,9 @@ NOTHING: Final = 0.0
 SOONER: Final = 0.9
 """Part of a build's time that a call takes, at most, to be interpreted: full speed from then on is worth a
 tenth."""
+ALONE: Final = 2.0
+"""Until a kernel is there that a call waits for, times what it adds to building all: one process builds it,
+after what it builds already, and the program's processors are not used meanwhile."""
 STILL: Final = 0.25
 """A build is thought to take at least so many times longer than it has taken: others may use the machine."""
 _PACE: Final = 1e-9

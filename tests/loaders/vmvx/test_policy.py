@@ -327,6 +327,17 @@ def test_kernels_are_built_beside_a_call_that_ends_sooner(
     assert compiled._policy.share == ALL and not compiled._policy.builds
 
 
+def test_to_wait_for_a_kernel_takes_longer_than_to_build_it_among_others(
+    hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owns: list[float] = []
+    monkeypatch.setattr(batch.ImageBatch, "shares", [1.0])
+    monkeypatch.setattr(batch.ImageBatch, "start_seconds", 0.5)
+    monkeypatch.setattr(WaitingPolicy, "decide", lambda policy, running, rest, own, gain: owns.append(own))
+    assert (_run(hanging) == 1).all()
+    assert set(owns) == {0.5 + 2 * 1.0}
+
+
 def test_the_thread_that_waits_for_others_rests_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     resting = interrupts.resting(1234)
