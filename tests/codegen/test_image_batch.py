@@ -251,7 +251,25 @@ def test_what_is_put_aside_waits_while_the_program_needs_the_processors(
     work.hold()
     work.want(2)
     assert next(numbers) == 2 and len(pauses) == 6, "a call waits for it"
+    work.release()
+    builder_process.wait_while_held(work.descriptor)
+    assert len(pauses) == 6, "the program does not need them any more"
     work.close()
+
+
+def test_who_waits_for_a_builder_at_work_asks_for_its_file_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = batch_of("a", "b")
+    images.start()
+    first, second = images.providers
+    with monkeypatch.context() as changed:
+        changed.setattr(image.Provider, "_load", None)
+        until(first.may_be_there)
+    until(lambda: first.get() is not None)
+    assert first.may_be_there(), "nobody builds it"
+    until(second.may_be_there)
+    images.wait()
 
 
 def test_images_by_which_no_call_ends_sooner_are_put_aside(

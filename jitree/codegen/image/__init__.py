@@ -154,6 +154,11 @@ class Provider:
         else:
             batch.warn(reason)
 
+    def may_be_there(self) -> bool:
+        """Whether a look may tell more than that a builder is at work. It costs less than that look."""
+        builder = self._builder
+        return builder is None or not builder.is_at_work_on(self.recipe, self.key)
+
     def find(self) -> Image | None:
         """The image if it has been built; never starts a builder."""
         self._look(_nothing)

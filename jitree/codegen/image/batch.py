@@ -26,8 +26,9 @@ from jitree.codegen.image.flat import START_SECONDS, hashed
 if TYPE_CHECKING:
     from jitree.codegen.image.builder import BuilderThread
     from jitree.codegen.image.estimates import Bar
+    from jitree.codegen.image.worklist import WorkList
 
-_PATIENCE_FACTOR: Final = 8
+_PATIENCE_FACTOR: Final = 16
 _PATIENCE_SECONDS_MORE: Final = 5.0
 """A builder that takes so many times as long as was estimated, and some seconds, may never end."""
 
@@ -90,9 +91,18 @@ class ImageBatch:
 
     def hold(self) -> None:
         """Has builders leave all processors to the program for a moment."""
-        builder = next((item.builder for item in self.providers if item.builder is not None), None)
-        if builder is not None:
-            builder.work.hold()
+        for work in self._work():
+            work.hold()
+
+    def release(self) -> None:
+        """Ends that moment."""
+        for work in self._work():
+            work.release()
+
+    def _work(self) -> list[WorkList]:
+        """That of its builder, if there is one."""
+        found = next((item.builder for item in self.providers if item.builder is not None), None)
+        return [] if found is None else [found.work]
 
     def find(self) -> bool:
         """Whether all have been built; never starts a builder."""

@@ -229,6 +229,10 @@ class BuilderThread(Thread):
         finally:
             self.work.close()
 
+    def is_at_work_on(self, recipe: Recipe, key: bytes) -> bool:
+        """Whether it has neither left an image nor ended."""
+        return not (os.path.exists(cache.place_of(str(self._folder), recipe, key)) or self.has_ended())
+
     def begin(self, keys: Iterable[bytes], niceness: int) -> None:
         """Has these images built, in this order."""
         self.work.order(map(self.number, keys))

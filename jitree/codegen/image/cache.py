@@ -245,6 +245,11 @@ def path_of(recipe: Recipe, key: bytes) -> Path:
     return directory() / _file_name(recipe, key)
 
 
+def place_of(folder: str, recipe: Recipe, key: bytes) -> str:
+    """The path of an image in a folder."""
+    return f"{folder}/{_file_name(recipe, key)}"
+
+
 def _file_name(recipe: Recipe, key: bytes) -> str:
     return f"{recipe.name}-{key.hex()[:32]}{SUFFIX}"
 

@@ -139,6 +139,10 @@ class WorkList:
         """Keeps processes from what is put aside or off, for a moment."""
         self._held[0] = time.monotonic() + _HOLD
 
+    def release(self) -> None:
+        """Lets processes take it again."""
+        self._held[0] = 0.0
+
     def put_off(self, number: int) -> None:
         """One can come after all others."""
         self._put(number, _PUT_OFF)

@@ -32,11 +32,13 @@ from jitree.loaders.vmvx.kernels import (
 from jitree.loaders.vmvx.packed import Copies, PackedConstants
 from jitree.loaders.vmvx.policy import (
     ALL,
+    ALONE,
     LATER,
     NOTHING,
     Running,
     Sizes,
     WaitingPolicy,
+    fills_few,
     rest_of,
     saved,
 )
@@ -50,7 +52,7 @@ INTERPRETED_FIRST: Final = 20_000_000
 """Nanoseconds that kernels run on the VM before a small executable is compiled
 (:mod:`jitree.loaders.vmvx.policy`): what is not worth that much ends before a builder has started."""
 
-_MUCH: Final = 0.5
+_MUCH: Final = 0.23
 """Seconds of a processor. Models whose kernels take as long to build have no short calls on the VM; to start
 a builder takes a program 5 ms, as long as short ones take."""
 _POLL: Final = 0.002
@@ -104,6 +106,8 @@ class CompiledKernels(Finalized):
         """Whether there is a decision that nobody has acted on."""
         self._starts_later = False
         """Whether a builder is to be started with the second call that runs kernels."""
+        self._starts = False
+        """Whether one starts, and no kernel has run yet."""
         self._first_call: int | None = None
         """How many calls of this process had ended when kernels were first run, the initialiser's too."""
         self._closed = False
@@ -164,6 +168,7 @@ class CompiledKernels(Finalized):
         """
         if not self.ready and self._batch.stated >= _MUCH:
             self._batch.prepare()
+            self._starts = True
         else:
             self._starts_later = not self.ready
 
@@ -184,6 +189,10 @@ class CompiledKernels(Finalized):
         if self._starts_later and self._is_second_call():
             self._starts_later = False
             self._batch.prepare()
+        if self._starts:  # what it imports waits until it is known whether the call ends before
+            self._starts = False
+            if fills_few(running):
+                self._batch.hold()
         if not self._policy.worth(INTERPRETED_FIRST, running.nanoseconds):
             return ordinal in self._images
         with ExitStack() as waiting:
@@ -210,9 +219,20 @@ class CompiledKernels(Finalized):
                         waiting.enter_context(bar)
                 if bar is not None:
                     bar.show(time.monotonic() - (wanted.begun or 0.0))
-                time.sleep(_POLL)
-                interrupts.require_going_on(job_failure(running.dispatch))
+                self._rest(wanted, running)
         return ordinal in self._images
+
+    def _rest(self, wanted: image.Provider, running: Running) -> None:
+        """Sleeps until an image may be there, or it is time to decide again.
+
+        Looks take the builder's processor: each asks for nothing but whether there is a file.
+        """
+        failure = job_failure(running.dispatch)
+        while True:
+            time.sleep(_POLL)
+            interrupts.require_going_on(failure)
+            if wanted.may_be_there() or self._policy.is_over():
+                return
 
     def _is_second_call(self) -> bool:
         ended = interrupts.calls_ended()
@@ -243,10 +263,9 @@ class CompiledKernels(Finalized):
             gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
             start = self._batch.start_seconds
             gain = sum(map(gains.__getitem__, gaining)) - start
-            own = start + self._batch.shares[ordinal]
+            own = start + ALONE * self._batch.shares[ordinal]
             policy.decide(running, rest, own, gain)
-            if policy.holds:
-                self._batch.hold()
+            (self._batch.hold if policy.holds else self._batch.release)()
             if self._batch.begun is None:
                 self._batch.order(gaining, (*gains, *policy.dearest()))
             self._is_decided = True
@@ -258,8 +277,12 @@ class CompiledKernels(Finalized):
         if policy.builds and self._is_decided:
             batch.start()  # asks for each image: too much for each look of a thread that waits
         self._is_decided = False
-        is_time = policy.builds or policy.worth_aside(INTERPRETED_FIRST, running.nanoseconds)
-        self._use(ordinal, (wanted.get if is_time else wanted.find)())
+        if wanted.begun is not None:
+            is_time = wanted.may_be_there()
+        else:  # :meth:`serve` has looked
+            is_time = policy.builds or policy.worth_aside(INTERPRETED_FIRST, running.nanoseconds)
+        if is_time:
+            self._use(ordinal, wanted.get())
 
     def has_left(self, ordinal: int) -> bool:
         """Whether compiled code cannot run what the VM still runs of a kernel."""

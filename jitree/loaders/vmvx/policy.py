@@ -54,6 +54,9 @@ NOTHING: Final = 0.0
 SOONER: Final = 0.9
 """Part of a build's time that a call takes, at most, to be interpreted: full speed from then on is worth a
 tenth."""
+ALONE: Final = 2.0
+"""Until a kernel is there that a call waits for, times what it adds to building all: one process builds it,
+after what it builds already, and the program's processors are not used meanwhile."""
 STILL: Final = 0.25
 """A build is thought to take at least so many times longer than it has taken: others may use the machine."""
 _PACE: Final = 1e-9
@@ -65,9 +68,11 @@ _LISTS: Final = 8
 """Command lists whose dispatches are remembered: to read a list takes as long as some kernels."""
 _SAVED: Final = 0.1
 """Part of a call that building has to save, at least, to slow the program down meanwhile: guesses err."""
-_SMALL_BUILD: Final = 0.6
+_SMALL_BUILD: Final = 0.3
 """Seconds of a build beside the program that begins as soon as it is known what the call takes; larger ones
-begin later in proportion, when kernels have run for a thirtieth of what they take."""
+begin later in proportion, when kernels have run for a fifteenth of what they take."""
+_FEW: Final = 2
+"""Processors of which the start of a builder takes a call that fills them a good part."""
 _NANO: Final = 1e-9
 
 
@@ -256,6 +261,11 @@ def _ahead(job: memoryview, running: Running, dispatch: KernelDispatch) -> float
     return (own + count * free / max(chunks, 1)) / parts
 
 
+def fills_few(running: Running) -> bool:
+    """Whether the program has a thread for each of few processors."""
+    return 1 < processors() <= min(_FEW, _words(running.job, size_of(Job))[_JOB.concurrency])
+
+
 class WaitingPolicy:
     """Decides how long one executable's program interprets while kernels are built."""
 
@@ -303,9 +313,16 @@ class WaitingPolicy:
         """Whether it is time for a build that the call does not want: a larger one is begun later."""
         return self.worth(first * max(1.0, self._everything.estimate / _SMALL_BUILD), nanoseconds)
 
+    def is_over(self) -> bool:
+        """Whether the last look at a command list is no longer good."""
+        return time.monotonic() >= self._next
+
     def is_due(self, kernel: int) -> bool:
-        """Whether it is time to decide again, or it is another kernel that runs."""
-        if time.monotonic() < self._next and kernel == self._kernel:
+        """Whether it is time to decide again, or it is another kernel that runs.
+
+        Where the call ends sooner than builds, that holds for all of its kernels.
+        """
+        if not self.is_over() and (kernel == self._kernel or self.holds):
             return False
         self._kernel = kernel
         return True

@@ -83,6 +83,24 @@ def test_the_last_tile_is_smaller() -> None:
     assert _nest(129, 1, 3) == pytest.approx((2 * whole + last) / 3)
 
 
+@pytest.mark.parametrize(
+    ("count", "most", "readings"), [(0, 9, 1), (1, 9, 1), (2, 9, 2), (9, 1000, 2), (9, 514, 3)]
+)
+def test_the_middle_is_read_where_the_ends_differ(
+    count: int, most: int, readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reading takes as long as some kernels."""
+    own, read = _Reading.cost, list[object]()
+
+    def cost(reading: _Reading) -> float:
+        read.append(reading)
+        return own(reading)
+
+    monkeypatch.setattr(_Reading, "cost", cost)
+    _cost(NEST.format(most=most, step=1), count)
+    assert len(read) == readings
+
+
 def test_bounds_that_nothing_says_count_as_some() -> None:
     read = NEST.replace("min.i64.s %i26:27, %i32:33", "div.i64.s %i26:27, %i20:21")
     assert _cost(read.format(most=100, step=1)) == 12 + OUTER * (5 + 16 * 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from _thread import interrupt_main
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from jitree.codegen.image.flat import map_image
 from jitree.codegen.record import size_of
 from jitree.dispatch import grid_call
 from jitree.errors import DeadlineExceededError
-from jitree.hal.command_layout import List
+from jitree.hal.command_layout import Job, List
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, interrupts
 from jitree.loaders.vmvx import native as vmvx_native
@@ -157,8 +158,45 @@ def test_a_look_at_a_list_serves_all_of_its_kernels(monkeypatch: pytest.MonkeyPa
     assert policy.left_to_do(2, look).of_kernels == {2: 5.0}
 
 
+def test_one_decision_serves_all_kernels_of_a_call_that_ends_sooner(
+    clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
+    policy, running = WaitingPolicy(_provider(4.0), 2), Running(0, 0, 0, 0, 1)
+    for call, is_due in ((0.5, False), (20.0, True)):
+        assert policy.is_due(0)
+        rest = policy.left_to_do(0, lambda call=call: LeftToDo(0.1, call, 2, {0: 0.1, 1: 0.1}))  # type: ignore[misc]
+        policy.decide(running, rest, 4.0, 0.0)
+        assert policy.is_due(1) == is_due
+        clock.now += 1.0
+
+
+@pytest.mark.parametrize(
+    ("processors", "threads", "is_held"), [(1, 1, False), (2, 2, True), (2, 1, False), (16, 16, False)]
+)
+def test_a_builder_imports_nothing_before_the_first_decision_of_a_call_that_fills_the_processors(
+    processors: int, threads: int, is_held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On few of them: it would have a good part."""
+    executable = load(Assembler("held").function("f", ENTRY_CONVENTION, COUNT), "auto")
+    compiled, held = executable._compiled, list[object]()
+    assert compiled is not None
+    monkeypatch.setattr(vmvx_native, "_MUCH", 0.0)
+    monkeypatch.setattr(type(compiled), "ready", False)
+    monkeypatch.setattr(batch.ImageBatch, "prepare", lambda images: None)
+    monkeypatch.setattr(batch.ImageBatch, "hold", lambda images: held.append(images))
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: processors)
+    job = array("q", bytes(size_of(Job)))
+    job[vmvx_policy._JOB.concurrency] = threads
+    monkeypatch.setattr(Running, "job", job.buffer_info()[0])
+    compiled.prepare()
+    for _ in range(3):
+        compiled.look(0, Running(0, 0, 0, 0, 1))
+    assert held == [compiled._batch] * is_held, "once"
+
+
 def test_a_larger_build_is_begun_later() -> None:
-    small, large = WaitingPolicy(_provider(0.3), 1), WaitingPolicy(_provider(6.0), 1)
+    small, large = WaitingPolicy(_provider(0.3), 1), WaitingPolicy(_provider(3.0), 1)
     assert [policy.worth_aside(20_000_000, 20_000_000) for policy in (small, large)] == [True, False]
     assert large.worth_aside(20_000_000, 200_000_000)
     assert large.worth(20_000_000, 20_000_000), "what the call wants is not"
@@ -287,6 +325,17 @@ def test_kernels_are_built_beside_a_call_that_ends_sooner(
     assert (_run(hanging) == 1).all()
     assert compiled._batch.begun is not None and compiled._batch.gives_way
     assert compiled._policy.share == ALL and not compiled._policy.builds
+
+
+def test_to_wait_for_a_kernel_takes_longer_than_to_build_it_among_others(
+    hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owns: list[float] = []
+    monkeypatch.setattr(batch.ImageBatch, "shares", [1.0])
+    monkeypatch.setattr(batch.ImageBatch, "start_seconds", 0.5)
+    monkeypatch.setattr(WaitingPolicy, "decide", lambda policy, running, rest, own, gain: owns.append(own))
+    assert (_run(hanging) == 1).all()
+    assert set(owns) == {0.5 + 2 * 1.0}
 
 
 def test_the_thread_that_waits_for_others_rests_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
