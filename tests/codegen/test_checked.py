@@ -12,8 +12,11 @@ import pytest
 from jitree.base.platform import MACHINE, SYSTEM
 from jitree.codegen.checked.instrument import instrumented, size_of
 from jitree.codegen.checked.layout import NOT_CHECKED, REPORTS
+from jitree.codegen.image import compile
 from jitree.codegen.image.compile import host_target, target_machine
+from jitree.codegen.image.generated import Unit
 from jitree.errors import UnimplementedError
+from tests.codegen import images
 
 
 @pytest.mark.skipif(MACHINE != "x86_64" or SYSTEM != "linux", reason="the map has its place there")
@@ -60,3 +63,10 @@ def test_code_that_cannot_be_checked_is_reported(tmp_path: Path, monkeypatch: py
     with pytest.raises(UnimplementedError, match=r"call void @llvm\.mystery"):
         _checked("  call void @llvm.mystery.p0(ptr %p)")
     assert reports.read_text().startswith(f"{NOT_CHECKED}UNIMPLEMENTED; it is not known what is accessed")
+
+
+def test_campaigns_check_code_that_llvm_hardly_optimises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "CHECKED", True)
+    unit = Unit(("define void @f(ptr %p) {\n  store i32 7, ptr %p\n  ret void\n}\n",), ("f",))
+    with images.few_passes():
+        assert b"f, line 1: store i32 7" in compile.compile_unit(unit, host_target())
