@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 from unittest.mock import patch
 
 import llvmlite.binding as llvm
 
+from jitree.codegen.checked.instrument import instrumented
 from jitree.codegen.image import Recipe, compile
 from jitree.codegen.image.build import build, generate
 from jitree.codegen.image.compile import Target, host_target
 from jitree.codegen.image.flat import FlatImage
 from jitree.codegen.image.generated import STRAIGHT, Unit
+from jitree.codegen.image.shipped import CHECKED
 
 _FEW: Final = STRAIGHT._replace(passes=("sroa",))
 
@@ -32,6 +34,8 @@ def few_passes() -> Iterator[None]:
 
 def _compile_quickly(unit: Unit, target: Target) -> bytes:
     module = compile.optimized_module(unit.texts, unit.entries, target, _FEW)
+    if CHECKED:
+        module = instrumented(module, _machine(target), partial(compile._parse, target=target))
     return bytes(_machine(target).emit_object(module))
 
 

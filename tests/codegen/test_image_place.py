@@ -20,6 +20,7 @@ from jitree.api.process import worker
 from jitree.base import private_files
 from jitree.codegen import image
 from jitree.codegen.image import cache
+from jitree.codegen.image.contents import SIZE_VARIABLE
 from jitree.codegen.image.flat import FlatImage
 from jitree.tools import cache as command
 from jitree.tools import dump
@@ -238,6 +239,7 @@ def test_what_tools_say(
 ) -> None:
     folder = tmp_path / "shared"
     monkeypatch.setenv(cache.VARIABLE, str(folder))
+    monkeypatch.delenv(SIZE_VARIABLE, raising=False)
     assert dump.main(["--tiers", str(VMVX)]) == 0
     assert "not used for machine code" not in capsys.readouterr().out
     folder.chmod(0o775)

@@ -7,20 +7,24 @@ knows more where that does not say yes. Only the builder and tests import this.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import llvmlite.binding as llvm
 
-from jitree.codegen.checked.layout import ACCESS, CALLS, MASKED, SHADOW
+from jitree.codegen.checked.layout import ACCESS, CALLS, MASKED, NOT_CHECKED, REPORTS, SHADOW
 from jitree.errors import UnimplementedError
 
 _PARALLEL: Final = {8: "i8", 16: "i16", 32: "i32", 64: "i64"}
 """Bytes of an access whose granules one load of the map has; the type of that load."""
 _BYTES: Final = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 _OPENING: Final = {"<": ">", "[": "]", "{": "}", "(": ")"}
-_HARMLESS: Final = re.compile(r"@llvm\.(lifetime|prefetch|x86\.sse\.(ld|st)mxcsr|assume|frameaddress)\b")
+_HARMLESS: Final = re.compile(
+    r"@llvm\.(lifetime|prefetch|x86\.sse\.(ld|st)mxcsr|assume|frameaddress|stackrestore)\b"
+)
 _FUNCTION: Final = re.compile(r'^define .*?@("[^"]+"|[\w.$-]+)\(')
 _ALLOCATED: Final = re.compile(r"^\s*(%\S+) = alloca ")
 _ACCESS: Final = re.compile(
@@ -42,14 +46,26 @@ def instrumented(module: Any, machine: Any, parse: Callable[[str], Any]) -> Any:
     text = str(module)
     if is_exempt(text):
         return module
-    checked = parse(_Text(text).whole())
-    checked.verify()
+    try:
+        checked = parse(_Text(text).whole())
+        checked.verify()
+    except Exception as error:
+        _tell(error)
+        raise
     inlining = llvm.create_new_module_pass_manager()
     inlining.add_always_inliner_pass()
     inlining.run(
         checked, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0))
     )
     return checked
+
+
+def _tell(error: Exception) -> None:
+    """Adds to the reports what cannot be checked: its program is interpreted then, which shows nothing."""
+    path = os.environ.get(REPORTS)
+    if path is not None:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(f"{NOT_CHECKED}{error}\n")
 
 
 class _Text:

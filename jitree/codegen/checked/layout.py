@@ -10,6 +10,10 @@ from typing import Final
 from jitree.codegen.image.shipped import CHECKED
 from jitree.codegen.primitives import call, load64
 
+REPORTS: Final = "JITREE_CHECKED_REPORTS"
+"""The variable that names a file which reports are added to; without it they go to the standard error."""
+NOT_CHECKED: Final = "not checked: "
+"""How a line there begins that tells of code which cannot be checked."""
 SHADOW: Final = 0x7FFF8000
 """Address of the map: the byte at ``SHADOW + (address >> 3)`` tells of 8 bytes of memory. It is a hole in the
 address space of all Linux processes on x86-64 (AddressSanitizer has it there, too)."""

@@ -23,6 +23,7 @@ from jitree.codegen.checked.layout import (
     BETWEEN,
     CALLS,
     CALLS_SIZE,
+    REPORTS,
     SHADOW,
     SHADOW_SIZE,
     UNKNOWN,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 RECIPE: Final = Recipe("checked", "the checks of machine code", "jitree.codegen.checked.shadow:generate", 4)
 GOES_ON: Final = "JITREE_CHECKED_GOES_ON"
 """The variable that has processes go on after a report, for a first look."""
-REPORTS: Final = "JITREE_CHECKED_REPORTS"
-"""The variable that names a file which reports are added to; without it they go to the standard error."""
 _MESSAGE: Final = (
     b"%s: %ld bytes, bad at %#lx; the map says %#lx there "
     b"(0 unknown, 0x80 freed, 0x81 before a block, 0x82 after one, 0x83 free in a pool, 0x84 between); "
