@@ -27,6 +27,11 @@ def rows(folder: str) -> list[tuple[str, str]]:
     return [(pattern, reason) for pattern, reason in rows]
 
 
+def examples(count: int) -> int:
+    """How many random examples a test tries that compiles each; fewer under emulation, which takes long."""
+    return count // 5 if _IS_EMULATED else count
+
+
 def leave_out(items: Iterable[pytest.Item]) -> None:
     """Marks the tests of the tables that count here."""
     patterns = [

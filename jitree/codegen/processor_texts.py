@@ -1,7 +1,8 @@
-"""LLVM IR of the functions of :mod:`jitree.codegen.primitives`, and of ``rounded_once`` of
-:mod:`jitree.codegen.numbers`, by processor: all that differs between them.
+"""LLVM IR of what only a processor can do, for each: all that differs between them.
 
-Texts that call one are the same for every machine; the compiler adds the definitions for its target.
+It defines the functions of :mod:`jitree.codegen.primitives`, and ``rounded_once`` and ``flushed`` of
+:mod:`jitree.codegen.numbers`. Texts that call one are the same for every machine; the compiler adds the
+definitions for its target.
 """
 
 from __future__ import annotations
@@ -14,7 +15,26 @@ from jitree.base.platform.processor import MACHINES
 
 PREFIX: Final = "processor."
 _NAME: Final = re.compile(rf'@"{re.escape(PREFIX)}([^"]+)"')
-_ROUNDED_ONCE: Final = "rounded_once"
+_ROUNDED_ONCE: Final = "rounded_once.float"
+
+_AS_IT_IS: Final = """
+define float @processor.flushed.float(float %x) alwaysinline nounwind { ret float %x }
+define double @processor.flushed.double(double %x) alwaysinline nounwind { ret double %x }
+"""
+"""Instructions of a minimum flush what they give, or there are none that flush."""
+
+_CANONICAL: Final = """
+define float @processor.flushed.float(float %x) alwaysinline nounwind {
+  %result = call float @llvm.canonicalize.f32(float %x)
+  ret float %result
+}
+define double @processor.flushed.double(double %x) alwaysinline nounwind {
+  %result = call double @llvm.canonicalize.f64(double %x)
+  ret double %result
+}
+declare float @llvm.canonicalize.f32(float)
+declare double @llvm.canonicalize.f64(double)
+"""
 
 _X86_64: Final = """
 define i64 @processor.flush_denormals() alwaysinline nounwind {
@@ -94,12 +114,14 @@ define i64 @processor.ticks() alwaysinline nounwind {
 """
 """The same for RISC-V, which cannot flush denormals."""
 
-_TEXTS: Final = {"x86_64": _X86_64, "aarch64": _AARCH64, "riscv64": _RISCV64}
+_TEXTS: Final = {
+    "x86_64": _X86_64 + _AS_IT_IS, "aarch64": _AARCH64 + _CANONICAL, "riscv64": _RISCV64 + _AS_IT_IS
+}  # fmt: skip
 assert _TEXTS.keys() == MACHINES
 
 
 _FUSED: Final = """
-define float @processor.rounded_once(float %x, float %y, float %z) alwaysinline nounwind {
+define float @processor.rounded_once.float(float %x, float %y, float %z) alwaysinline nounwind {
   %result = call float @llvm.fma.f32(float %x, float %y, float %z)
   ret float %result
 }
@@ -107,7 +129,7 @@ declare float @llvm.fma.f32(float, float, float)
 """
 
 _IN_STEPS: Final = """
-define float @processor.rounded_once(float %x, float %y, float %z) alwaysinline nounwind {
+define float @processor.rounded_once.float(float %x, float %y, float %z) alwaysinline nounwind {
   %left = fpext float %x to double
   %right = fpext float %y to double
   %addend = fpext float %z to double
@@ -145,6 +167,6 @@ def needed(texts: Iterable[str], triple: str, cpu: str = "", features: str = "")
     names = {name for text in texts for name in _NAME.findall(text)}
     found = [_TEXTS[machine]] if names - {_ROUNDED_ONCE} else []
     if _ROUNDED_ONCE in names:
-        fuses = _TEXTS.get(machine) is _AARCH64 or cpu in _X86_WITH_FMA or "+fma" in features.split(",")
+        fuses = machine == "aarch64" or cpu in _X86_WITH_FMA or "+fma" in features.split(",")
         found.append(_FUSED if fuses else _IN_STEPS)
     return found

@@ -180,10 +180,15 @@ def _intrinsic(name: str) -> Emit:
     return emit
 
 
-def _rounded_once(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
-    kind = ir.FunctionType(given[0].type, [value.type for value in given])
-    name = processor_texts.PREFIX + numbers.rounded_once.__name__
-    return builder.call(declared(builder, kind, name), given)
+def _of_processor(function: Function) -> Emit:
+    """Calls what :mod:`jitree.codegen.processor_texts` has for a type."""
+
+    def emit(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
+        kind = ir.FunctionType(given[0].type, [value.type for value in given])
+        name = f"{processor_texts.PREFIX}{function.__name__}.{given[0].type}"
+        return builder.call(declared(builder, kind, name), given)
+
+    return emit
 
 
 def _leading_zeros(builder: Any, stated: Any, given: Sequence[Any]) -> Any:
@@ -255,7 +260,8 @@ def _make_known() -> None:
     for function, count, accepts, emit in _OPERATIONS:
         primitive(function, _alike(count, accepts), emit)
     primitive(numbers.choose, _choice, _instruction("select"))
-    primitive(numbers.rounded_once, _alike(3, _is_float), _rounded_once)
+    for function, count in ((numbers.rounded_once, 3), (numbers.flushed, 1)):
+        primitive(function, _alike(count, _is_float), _of_processor(function))
     for name in ("signed_division", "exact", "exact_32", "count"):
         primitive(getattr(numbers, f"require_{name}"), _refused, _nothing)
 

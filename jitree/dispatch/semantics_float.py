@@ -16,6 +16,7 @@ from jitree.codegen.numbers import (
     f32_from_integer,
     f64,
     f64_from_integer,
+    flushed,
     i8,
     i16,
     i32,
@@ -163,13 +164,11 @@ def rsqrt_f64(x: float) -> float:
 
 
 def min_f(lhs: float, rhs: float) -> float:
-    """Times 1, which changes a denormal number only, in kernels: the processor's instruction makes a zero of
-    it, and so does the interpreter."""
-    return (rhs if rhs < lhs else lhs) * 1.0
+    return flushed(rhs if rhs < lhs else lhs)
 
 
 def max_f(lhs: float, rhs: float) -> float:
-    return (rhs if lhs < rhs else lhs) * 1.0
+    return flushed(rhs if lhs < rhs else lhs)
 
 
 def cmp_eq_f_o(lhs: float, rhs: float) -> int:

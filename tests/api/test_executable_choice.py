@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -109,23 +109,28 @@ def test_one_of_two_devices_is_the_module_s_choice() -> None:
 
 
 TIMES = {
-    "embedded-elf-x86_64": dict(zip(FUNCTIONS, (10, 30, 5, 7, 4, 4), strict=True)),
-    "vmvx-bytecode-fb": dict(zip(FUNCTIONS, (20, 10, 5, 6, 3, 6), strict=True)),
+    NATIVE: dict(zip(FUNCTIONS, (10, 30, 5, 7, 4, 4), strict=True)),
+    VMVX: dict(zip(FUNCTIONS, (20, 10, 5, 6, 3, 6), strict=True)),
 }
 
 
+def by_format(variants: Variants, functions: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Times of functions by the formats of the module, one of which names the processor."""
+    rows = ({name: times[name] for name in functions} for times in TIMES.values())
+    return dict(zip(variants.formats, rows, strict=True))
+
+
 def test_the_faster_of_each(variants: Variants) -> None:
-    formats = executable_choice.fastest(variants, TIMES)
+    formats = executable_choice.fastest(variants, by_format(variants, FUNCTIONS))
     assert formats is not None
     assert [variants.formats.index(name) for name in formats] == [0, 1, 0, 1, 0]
 
 
 def test_what_was_not_measured_is_the_module_s_choice(variants: Variants) -> None:
-    partly = {name: {key: times[key] for key in FUNCTIONS[1:]} for name, times in TIMES.items()}
-    formats = executable_choice.fastest(variants, partly)
+    formats = executable_choice.fastest(variants, by_format(variants, FUNCTIONS[1:]))
     assert formats is not None
     assert [variants.formats.index(name) for name in formats] == [0, 1, 0, 1, 0]
-    assert executable_choice.fastest(variants, {name: {} for name in TIMES}) is None
+    assert executable_choice.fastest(variants, by_format(variants, ())) is None
 
 
 def test_arguments_are_what_functions_assert(program: BytecodeModule) -> None:
@@ -163,8 +168,8 @@ def test_measured_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """As if the first and the third function were faster for the processor."""
         measured.append(function.name)
         vmvx = any(type(one).__name__ == VMVX for one in prepared_executables() if one not in before)
-        name = "vmvx-bytecode-fb" if vmvx else "embedded-elf-x86_64"
-        return {key: value for key, value in TIMES[name].items() if key.startswith(function.name)}
+        times = TIMES[VMVX if vmvx else NATIVE]
+        return {key: value for key, value in times.items() if key.startswith(function.name)}
 
     before = set(prepared_executables())
     monkeypatch.setattr(executable_choice, "_times_of", times_of)

@@ -21,9 +21,9 @@ from tests.dispatch.semantics_reference import EXACT, assert_same_bits, edge_col
 Array = npt.NDArray[np.float32]
 
 _TEXT = """
-declare float @"processor.rounded_once"(float, float, float)
+declare float @"processor.rounded_once.float"(float, float, float)
 define float @run(float %x, float %y, float %z) {
-  %result = call float @"processor.rounded_once"(float %x, float %y, float %z)
+  %result = call float @"processor.rounded_once.float"(float %x, float %y, float %z)
   ret float %result
 }
 """

@@ -256,3 +256,6 @@ def test_handlers_for_aarch64() -> None:
     assert len(table) == len(BASE_OPCODE)
     assert len(set(table.tolist())) > len(BASE_OPCODE) - len(SIDE_EXITS), "a handler each"
     assert (table < len(flat.code)).all() and (table % 4 == 0).all()
+    code = np.frombuffer(flat.code, "<u4")
+    flushing = code[(code & 0xFFA0FC00) == 0x1E207800]  # fminnm of one value
+    assert len(flushing) == 4, "least and greatest of both widths, where denormal numbers count as zeros"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from jitree.base.platform import processor
 from jitree.codegen.record import words_of
 from jitree.dispatch.linking import BytecodeInstance
 from jitree.dispatch.native import engine, tiering
@@ -234,6 +235,30 @@ def test_builds_for_aarch64() -> None:
     flat = build(generated, Target("aarch64-linux-gnu", "generic", ""))
     assert set(flat.entries) == {"enter.0", "enter.1", "resume.1"}
     assert all(offset % 4 == 0 for offset in flat.entries.values())
+
+
+@pytest.mark.parametrize(
+    "name,kind", [("min.f32", "f"), ("max.f32", "f"), ("min.f64", "F"), ("max.f64", "F")]
+)
+def test_least_and_greatest_flush_denormals_on_aarch64(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A choice alone leaves their bits as they are there; an instruction follows that does not."""
+    from jitree.codegen.image.compile import optimized_module, target_machine, target_of
+    from jitree.dispatch.native.lower import program
+    from jitree.dispatch.native.source import encode, from_program
+
+    monkeypatch.setattr(processor, "machine", lambda: "aarch64")
+    result, left, right = ("%i4", "%i0", "%i1") if kind == "f" else ("%i4:5", "%i0:1", "%i2:3")
+    text = f"""
+        {result} = {name} {left}, {right}
+        return [{result}]
+    """
+    module = load(Assembler("m").function("f", f"0{kind}{kind}_{kind}", text))
+    [unit] = program(encode(from_program(module.program))).units
+    target = target_of("aarch64", "generic")
+    optimized = optimized_module(unit.texts, unit.entries, target, unit.pipeline)
+    assert "\tfminnm\t" in str(target_machine(target).emit_assembly(optimized))
 
 
 def _loop(number: int) -> str:

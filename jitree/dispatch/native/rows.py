@@ -275,6 +275,8 @@ Declare = Callable[[str], None]
 
 _FUSED: Final = "fma.f32.fused"
 """Its row has steps for processors that cannot do it at once."""
+_EXTREMES: Final = ("min.f32", "max.f32", "min.f64", "max.f64")
+"""In their rows nothing flushes: x86-64 has an instruction of what they compare and choose."""
 _PLACEHOLDER: Final = re.compile(r"%(a?)(\d+)")
 _ARGUMENTS: Final = tuple(f"a{number}" for number in range(16))
 _DECLARED: Final = re.compile(r".*call (.+?) (@llvm[\w.]+)\((.*)\)")
@@ -304,6 +306,10 @@ def result(let: Let, declare: Declare, mnemonic: str, arguments: Sequence[str], 
     else:
         names = _expanded(let, declare, row.lines, arguments, lanes)
         made = _template(row.result, 1).text.format_map(names)
+    if mnemonic in _EXTREMES and processor.machine() == "aarch64":
+        kind = llvm_type(semantic.result_type, 1)
+        line = f"call {kind} @llvm.canonicalize.{semantic.result_type}({kind} %a0)"
+        made = _expanded(let, declare, [line], [made], lanes)["r0"]
     given = _kinds(mnemonic)[-1]
     if given == semantic.result_type:
         return made

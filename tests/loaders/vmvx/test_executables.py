@@ -265,27 +265,32 @@ def test_functions_take_denormals_for_zeros(
 
 @pytest.mark.parametrize("in_vectors", [False, True], ids=["workgroups", "loop"])
 @pytest.mark.parametrize("name", ["min", "max"])
+@pytest.mark.parametrize("kind", ["f32", "f64"])
 def test_the_least_and_greatest_of_denormals_is_zero(
-    execute: Execute, tier: str, name: str, in_vectors: bool
+    execute: Execute, tier: str, kind: str, name: str, in_vectors: bool
 ) -> None:
+    left, right, result = ("%i14", "%i16", "%i18") if kind == "f32" else ("%i14:15", "%i16:17", "%i18:19")
     text = f"""
     %i28 = const.i32 1
     %r4 = list.get.ref %r2, %i28, !vm.buffer
-    %i14:15 = buffer.load.f64 %r3, %i12:13
-    %i16:17 = buffer.load.f64 %r4, %i12:13
-    %i18:19 = {name}.f64 %i14:15, %i16:17
-    buffer.store.f64 %r3, %i12:13, %i18:19
+    {left} = buffer.load.{kind} %r3, %i12:13
+    {right} = buffer.load.{kind} %r4, %i12:13
+    {result} = {name}.{kind} {left}, {right}
+    buffer.store.{kind} %r3, %i12:13, {result}
     """
     text, groups = (in_a_loop(text), 1) if in_vectors else (text, 64)
     module = kernels().function("extreme", ENTRY_CONVENTION, f"{NUMBER}{text}\n    return []")
     executable = load(module, tier)
-    numbers = np.array([5e-324, -5e-324, 1e-310, -1e-310, 0, -0.0, 2, -0.5])
+    element = np.float32 if kind == "f32" else np.float64
+    least, normal = np.finfo(element).smallest_subnormal, np.finfo(element).smallest_normal
+    numbers = np.array([least, -least, normal / 2, -normal / 2, 0, -0.0, 2, -0.5], element)
     values, others = np.tile(numbers, 8), np.repeat(numbers, 8)
-    left, right = (np.where(abs(x) < 1e-300, np.copysign(0, x), x) for x in (values, others))
-    expected = np.where(right < left if name == "min" else left < right, right, left)
+    of_left, of_right = (np.where(abs(x) < normal, np.copysign(0, x), x) for x in (values, others))
+    expected = np.where(of_right < of_left if name == "min" else of_left < of_right, of_right, of_left)
+    expected = expected.astype(element)
     given = aligned(values), aligned(others)
     run(execute, executable, executable.lookup("extreme"), (groups, 1, 1), [], *given)
-    assert (given[0].view(np.int64) == expected.view(np.int64)).all()
+    assert (given[0].view(np.uint8) == expected.view(np.uint8)).all()
 
 
 @pytest.mark.parametrize("workgroup", [(0, 0, 0), (3, 4, 2), (6, 4, 2)])

@@ -20,6 +20,7 @@ from jitree.hal.local.topology import unpinned
 from jitree.loaders.vmvx.context import WorkerContext
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.dispatch.native.nests.test_along_rows import further
+from tests.emulation import examples
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx.cut_programs import KernelText, compiled, most_parts, run_parts, run_whole
 from tests.loaders.vmvx.programs import load
@@ -123,7 +124,7 @@ SIZES = st.one_of(st.integers(1, 6), st.sampled_from([15, 16, 17, 33, 48, 70]))
     ),
     st.integers(1, 3),
 )  # fmt: skip
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 def test_products(case: Product, count: int) -> None:
     same(case.text(), count, (case.rows, case.columns), case.blocks(count))
 

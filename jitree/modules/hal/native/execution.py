@@ -31,13 +31,12 @@ from jitree.modules.hal.native.entries import STATE_RELEASED, State, release
 from jitree.modules.hal.native.fences import can_signal, follows, promise
 from jitree.modules.hal.native.layout import (
     LARGEST_SCALE,
-    MOST_SPENT,
     MOST_UNMEASURED,
     OPERANDS,
     POOL_COUNT,
     RANDOM_SHIFT,
     ROWS,
-    SHORT,
+    SHORT_SHIFT,
     HandlePoolRecord,
     Recording,
 )
@@ -331,13 +330,14 @@ def execute(handle_pool: HandlePoolRecord, job: Job) -> int:
 @apart
 def execute_measured(handle_pool: HandlePoolRecord, job: Job) -> int:
     """Executes a list and times a random one of short lists."""
-    if handle_pool.spent > MOST_SPENT:
+    if handle_pool.spent > handle_pool.most_spent:
         handle_pool.spent = 0
         return REFUSED
     begun = call(handle_pool.clock)
     failure = call(handle_pool.execute, place_of(job))
     passed = call(handle_pool.clock) - begun
-    following = begun >> RANDOM_SHIFT & MOST_UNMEASURED if passed < SHORT else 0
+    short = handle_pool.most_spent >> SHORT_SHIFT
+    following = begun >> RANDOM_SHIFT & MOST_UNMEASURED if passed < short else 0
     handle_pool.spent += passed * (1 + following)
     handle_pool.unmeasured = following
     return DONE if failure == 0 else refuse_failed(handle_pool, job, failure)

@@ -18,7 +18,7 @@ from jitree.hal.device import Device, fence_class, semaphore_class
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE, FUNCTION_TABLE_ADDRESS
 from jitree.modules.hal.native import FREE, NEW_LIST, SWEEP
-from jitree.modules.hal.native.layout import LARGEST_POOLED, PROMISED, STAGED, HandlePoolRecord
+from jitree.modules.hal.native.layout import LARGEST_POOLED, MOST_SPENT, PROMISED, STAGED, HandlePoolRecord
 from jitree.modules.hal.native.pools import ArenaPool, StoragePool
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import (
@@ -166,6 +166,7 @@ class HandlePool:
                     execute=native.execute_address,
                     estimate=native.estimate_address,
                     clock=native.clock_address,
+                    most_spent=MOST_SPENT,
                 )
         return has_room or (lacks and bool(words[_HANDLE_POOL.blank] and words[_HANDLE_POOL.execute]))
 

@@ -28,9 +28,9 @@ STAGED: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 """The type of memory through which bytes of the host come to a device that works by itself."""
 
 MOST_SPENT: Final = 1 << 27 if MACHINE == "x86_64" else 1 << 22
-"""Ticks, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""
-SHORT: Final = MOST_SPENT >> 8
-"""Ticks of a list after which others may be executed that nothing measures."""
+"""Ticks of this machine, some 50 ms, after which Python executes a list: it looks after signals (Ctrl-C)."""
+SHORT_SHIFT: Final = 8
+"""A part of these: ticks of a list after which others may be executed that nothing measures."""
 MOST_UNMEASURED: Final = 15
 """The most such lists one after the other: all bits set."""
 RANDOM_SHIFT: Final = 6
@@ -75,6 +75,7 @@ class HandlePoolRecord(MemoryRecord):
     execute: i64  # of the command executor, 0 while there is none
     estimate: i64
     clock: i64
+    most_spent: i64  # `MOST_SPENT`: machine code for one machine is made on another
     spent: i64  # ticks of the clock that fast paths have executed lists for since Python last did
     unmeasured: i64  # lists to execute before one is measured again
     busy: i64  # 1 while the local memory is in use
