@@ -379,9 +379,12 @@ class Stream:
         self.wait(0.0)
 
     def retire(self, tick: int) -> None:
-        """Retires what was promised and kept up to ``tick``, unless the device is lost: signals, lets go. Not
-        while this thread submits something, which looks for memory: that is counted and not done."""
-        if self.api.lost is not None or (self._is_begun and self.lock._is_owned()):  # type: ignore[attr-defined]
+        """Retires what was promised and kept up to ``tick``: signals, lets go. A lost device fails all of it.
+        Not while this thread submits something, which looks for memory: that is counted and not done."""
+        if self._is_begun and self.lock._is_owned():  # type: ignore[attr-defined]
+            return
+        if self.api.lost is not None:
+            self.fail(self.api.lost)
             return
         due = []
         dropped = []

@@ -216,3 +216,14 @@ def test_blocks_that_are_not_all_there_go_back(fake: FakeDriver, device: CudaDev
     assert allocator.kept_bytes == 64 << 20
     allocator.trim()
     assert not fake.allocations
+
+
+def test_what_is_done_when_the_device_is_lost_fails(fake: FakeDriver, device: CudaDevice) -> None:
+    """Machine code had seen that it is done, and Python waited for ever (turns:32968)."""
+    buffer, done = allocate(device), Fence.create(device)
+    with fake.busy():
+        fill(device, buffer, None, done)
+    device.stream.share.completed = device.stream.tick
+    device.stream.api.failure("cuLaunchKernel", CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
+    with pytest.raises(InternalError, match="is lost"):
+        done.wait(TIMEOUT)
