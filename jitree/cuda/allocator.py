@@ -249,8 +249,13 @@ class CudaAllocator(LendingAllocator):
             self._stream.reclaim()
         with self._lock:
             self._collect()
-            pieces = [self._prepared(pool, pool.pieces.take(capacity)) for _ in range(count)]
-        return [(piece.address, capacity, LentPiece(piece)) for piece in pieces if self._place(piece) > 0]
+            pieces = [self._lent(pool, capacity) for _ in range(count)]
+        return [(piece.address, capacity, owner) for piece, owner in pieces if self._place(piece) > 0]
+
+    def _lent(self, pool: _Pool, capacity: int) -> tuple[Piece, LentPiece]:
+        """Takes a piece and makes its owner. It goes back also where the next one cannot be had."""
+        piece = self._prepared(pool, pool.pieces.take(capacity))
+        return piece, LentPiece(piece)
 
     def take_back(self, address: int) -> None:
         """What owns the block comes back by itself."""
@@ -301,6 +306,7 @@ class CudaAllocator(LendingAllocator):
         """As :meth:`trim`; what comes back later goes to the driver at once."""
         self._closed = True
         self.trim()
+        with_lock(self._lock, self._end, _LOCK_SECONDS)
 
     def _take(self, pool: _Pool, memory_type: int, size: int) -> Piece:
         """A piece for ``size`` bytes, accounted for.
@@ -339,6 +345,12 @@ class CudaAllocator(LendingAllocator):
         self._context.enter()
         self._device.pieces.trim()
         self._pinned.pieces.trim()
+
+    def _end(self) -> None:
+        self._context.enter()
+        self._device.pieces.end()
+        self._pinned.pieces.end()
+        self._context.release_discarded()
 
     def _collect(self) -> None:
         """Moves what has come back to the free pieces; the caller holds the lock."""

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from jitree.base.finalizers import guard, join, start_thread
-from jitree.errors import StatusError
+from jitree.errors import ResourceExhaustedError, StatusError, pass_interruption
 
 if TYPE_CHECKING:
     from jitree.cuda.context import PooledEvent
@@ -43,12 +43,16 @@ class InboxThread(Generic[Item]):
         """Whether the thread has been told to end."""
 
     def start(self) -> None:
-        """Starts the thread unless there is one."""
+        """Starts the thread unless there is one. RESOURCE_EXHAUSTED where the system gives none."""
         if self._untaken:
             arguments = (self._run, self._untaken)
             thread = threading.Thread(target=_run_first, args=arguments, name=self._name, daemon=True)
             self._threads.append(thread)
-            start_thread(thread)
+            try:
+                start_thread(thread)
+            except (RuntimeError, MemoryError) as error:
+                pass_interruption(error)
+                raise ResourceExhaustedError(f"{self._name}: cannot start a thread: {error}") from error
 
     @property
     def inbox(self) -> SimpleQueue[Item | None]:

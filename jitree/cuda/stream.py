@@ -104,6 +104,8 @@ class Stream:
         self._watched = 0
         self._given_back: deque[tuple[object, int]] = deque()
         self._closed = False
+        self._is_begun = False
+        """Whether a submission is counted that has not entered the stream yet."""
         self.is_inherited = False
         """Whether it belongs to the process that this one was forked from."""
         self._recent: deque[tuple[int, Callable[[], str]]] = deque(maxlen=_SUSPECTS)
@@ -140,6 +142,7 @@ class Stream:
         self.context.enter()
         self.share.take()
         self._settle_refused()
+        self._is_begun = True
         tick = self.share.count()
         if self._given_back:  # counted with this, which runs after the consumers' work
             self._take_back()
@@ -147,6 +150,7 @@ class Stream:
 
     def end(self) -> None:
         """What has begun has been submitted, or failed. The caller still holds the lock."""
+        self._is_begun = False
         self.share.hand_over()
 
     def check_open(self) -> None:
@@ -291,8 +295,10 @@ class Stream:
     def reclaim(self) -> None:
         """Takes back what consumers have done with, for the memory's next user. The caller holds the lock."""
         if self._given_back and not self._closed:
+            is_begun = self._is_begun
             self.begin()
             self.end()
+            self._is_begun = is_begun  # of which memory is asked for
 
     def _take_back(self) -> None:
         while self._given_back:
@@ -373,8 +379,12 @@ class Stream:
         self.wait(0.0)
 
     def retire(self, tick: int) -> None:
-        """Retires what was promised and kept up to ``tick``, unless the device is lost: signals, lets go."""
+        """Retires what was promised and kept up to ``tick``: signals, lets go. A lost device fails all of it.
+        Not while this thread submits something, which looks for memory: that is counted and not done."""
+        if self._is_begun and self.lock._is_owned():  # type: ignore[attr-defined]
+            return
         if self.api.lost is not None:
+            self.fail(self.api.lost)
             return
         due = []
         dropped = []
@@ -388,15 +398,16 @@ class Stream:
         call_all(partial(semaphore.advance, value) for _, semaphore, value in due)
 
     def fail(self, error: StatusError) -> StatusError:
-        """The device is lost: fails everything that was promised and is not done. Returns what to raise."""
+        """Fails everything that was promised and is not done. Returns what to raise. Only a lost device lets
+        go of what it has: another one works on, and nobody takes that for done."""
+        dropped: deque[tuple[int, Any]] = deque()
         with self.lock:
             error = self._explained(error)
-            dropped, self._kept = self._kept, deque()
             self.share.record.hold(LOST)
+            if self.api.lost is not None:
+                dropped, self._kept = self._kept, dropped
             if self.completed < self.tick:
                 self._failed = self.completed, self.tick, error
-            if self.api.lost is None:  # else machine code would take all that for done
-                self.share.completed = self.tick
         self._fail_promises(error, -1)
         dropped.clear()
         return again(error)
@@ -423,7 +434,9 @@ class Stream:
         """The failure with what the device may have been doing; the one that is kept says so too."""
         lost = self.api.lost
         if lost is None:
-            return error
+            kept = again(error)
+            kept.__cause__ = None  # frames in its traceback have buffers, whose ends have the stream
+            return kept
         names = [describe() for tick, describe in self._recent if tick > self.completed]
         self._recent.clear()
         if names:
@@ -462,11 +475,9 @@ class Stream:
         try:
             self.context.enter()
             self._flush_quietly()
-            event = self.mark()
+            self._completion.watch(self, tick, self.mark())
         except StatusError as error:
             self.fail(error)
-            return
-        self._completion.watch(self, tick, event)
 
     def _wait_a_moment(self, deadline: float | None) -> None:
         """The thread that holds the lock may be waiting for the device without end."""

@@ -90,6 +90,7 @@ class Suballocator:
         self._free: dict[int, list[Piece]] = {}
         self._large: list[tuple[int, Piece]] = []
         """Free pieces that have a region to themselves, by capacity."""
+        self._is_over = False
 
     def take(self, size: int) -> Piece:
         """A piece of at least ``size`` bytes. RESOURCE_EXHAUSTED when the driver has no more."""
@@ -113,7 +114,9 @@ class Suballocator:
 
     def give_back(self, piece: Piece) -> None:
         piece.slab.live -= 1
-        if piece.capacity * _OWN_REGION > self._region_size:
+        if self._is_over:
+            self._slabs += [] if piece.slab.live else [piece.slab]
+        elif piece.capacity * _OWN_REGION > self._region_size:
             self._large.insert(
                 bisect_left(self._large, piece.capacity, key=_capacity_of), (piece.capacity, piece)
             )
@@ -133,6 +136,14 @@ class Suballocator:
             self._free[capacity] = [piece for piece in pieces if piece.slab.live]
         for slab in idle:
             self._source.free(slab.region)
+
+    def end(self) -> None:
+        """Gives back as :meth:`trim`, and forgets the other regions: one goes back by the :meth:`trim` after
+        its last piece, or when that has died, which an interrupt may have lost."""
+        self.trim()
+        self._slabs.clear()
+        self._free.clear()
+        self._is_over = True
 
     @property
     def kept_bytes(self) -> int:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from collections import deque
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from jitree.cuda import completion
+from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.suballocator import Piece
 from jitree.errors import (
     InternalError,
+    InvalidArgumentError,
     ResourceExhaustedError,
     StatusCode,
     StatusError,
 )
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
+from jitree.hal.enums import MemoryType
 from jitree.hal.fence import Fence
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
 from tests.cuda.ordering import TIMEOUT, allocate, fill
+
+PINNED: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
+LARGE: Final = 32 << 20
+"""Bytes that no region has room for."""
 
 
 def test_a_call_that_fails_at_submission_fails_the_signal(fake: FakeDriver, device: CudaDevice) -> None:
@@ -102,3 +114,116 @@ class OneLeft(deque[Any]):
     def popleft(self) -> Any:
         super().popleft()
         return super().popleft()
+
+
+def test_a_call_that_fails_while_the_device_works_makes_no_work_done(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """A reader got what was in memory before (found by the campaign of turns)."""
+    pinned = device.device_allocator.allocate(PINNED, 0, 64)
+    fill(device, pinned, None, None, 1)
+    device.stream.synchronize()
+    with fake.busy():
+        done = Fence.create(device)
+        fill(device, pinned, None, done, 2)
+        fake.fail_next("cuStreamQuery", CUresult.CUDA_ERROR_INVALID_VALUE)
+        with pytest.raises(InvalidArgumentError, match="cuStreamQuery"):
+            done.wait(0.0)
+        assert device.stream.completed < device.stream.tick
+        with pytest.raises(InvalidArgumentError, match="cuStreamQuery"):
+            device.read_buffer(pinned)
+    fill(device, pinned, None, None, 3)
+    assert (device.read_buffer(pinned) == 3).all()
+
+
+def test_a_thread_that_cannot_start_fails_what_waits_for_it(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for ever; the next one starts, and the failure keeps nothing."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told: list[StatusError | None] = []
+    with fake.busy():
+        buffer = allocate(device)
+        first, second, host = (Fence.create(device) for _ in range(3))
+        fill(device, buffer, None, first)
+        with monkeypatch.context() as patch:
+            patch.setattr(completion, "start_thread", refused)
+            ((semaphore, value),) = first.timepoints
+            semaphore.on_reached(value, told.append)
+            with pytest.raises(ResourceExhaustedError, match="cannot start a thread"):
+                fill(device, buffer, host, None)
+    assert isinstance(told[0], ResourceExhaustedError)
+    fill(device, buffer, None, second)
+    ((semaphore, value),) = second.timepoints
+    semaphore.on_reached(value, told.append)
+    assert second.wait(TIMEOUT) == StatusCode.OK
+    device.stream._completion.close()
+    assert told[1:] == [None]
+    kept = weakref.ref(buffer.allocation)
+    del buffer, first, second, host, semaphore
+    told.clear()
+    gc.collect()
+    assert kept() is None
+
+
+def test_memory_that_an_interrupt_loses_goes_back_with_the_device(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece that was taken, and no buffer's yet, kept its region until the process ended."""
+
+    def interrupted(allocator: CudaAllocator, piece: Piece) -> int:
+        raise KeyboardInterrupt
+
+    kept = allocate(device)
+    with monkeypatch.context() as patch:
+        patch.setattr(CudaAllocator, "_place", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            device.device_allocator.allocate(PINNED, 0, 64)
+    device.close()
+    assert len(fake.allocations) == 1, "the region of the buffer that is there"
+    del kept
+    gc.collect()
+    assert not fake.allocations
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_looking_for_memory_makes_no_submission_done(
+    fake: FakeDriver, device: CudaDevice, is_full: bool
+) -> None:
+    """The host read what a copy had not written yet, when the device was idle before (turns:31567)."""
+    resting = device.device_allocator.allocate(PINNED, 0, 64)
+    fill(device, resting, None, None)
+    del resting
+    stream = device.stream
+    if is_full:
+        fake.fail_next("cuMemHostAlloc", CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    device._queue.perform("download", lambda: stream.pinned(LARGE))
+    assert stream.completed < stream.tick
+    stream.synchronize()
+    assert stream.completed == stream.tick
+
+
+def test_blocks_that_are_not_all_there_go_back(fake: FakeDriver, device: CudaDevice) -> None:
+    """Those before the one that the driver refused kept their region (turns:31517)."""
+    fake.memory = 100 << 20  # one region of blocks
+    allocator = device.device_allocator
+    assert isinstance(allocator, CudaAllocator)
+    with pytest.raises(ResourceExhaustedError, match="cuMemAlloc"):
+        allocator.lend(1 << 20, 65)
+    assert allocator.kept_bytes == 64 << 20
+    allocator.trim()
+    assert not fake.allocations
+
+
+def test_what_is_done_when_the_device_is_lost_fails(fake: FakeDriver, device: CudaDevice) -> None:
+    """Machine code had seen that it is done, and Python waited for ever (turns:32968)."""
+    buffer, done = allocate(device), Fence.create(device)
+    with fake.busy():
+        fill(device, buffer, None, done)
+    device.stream.share.completed = device.stream.tick
+    device.stream.api.failure("cuLaunchKernel", CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
+    with pytest.raises(InternalError, match="is lost"):
+        done.wait(TIMEOUT)

@@ -52,6 +52,7 @@ class Place(NamedTuple):
     refusal: Callable[[], Exception]
 
 
+_OPEN: Final = builtins.open
 _OPENING: Final = ((os, "open"), (builtins, "open"))
 PLACES: Final = {
     "mapping": Place(((platform, "_mapped"),), _system(errno.ENOMEM)),
@@ -86,7 +87,7 @@ def failing(place: Place, nth: int) -> Iterator[Asked]:
 
     def through(function: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*arguments: Any, **named: Any) -> Any:
-            is_open = arguments and isinstance(arguments[0], int) and function is builtins.open
+            is_open = arguments and isinstance(arguments[0], int) and function is _OPEN
             asked.times += not is_open  # a descriptor becomes a file without the system
             if asked.times == nth and not is_open:
                 raise place.refusal()

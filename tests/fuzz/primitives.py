@@ -105,6 +105,8 @@ class TurnThread(threading.Thread):
     def start(self) -> None:
         turns = scheduler.active
         if turns is not None:
+            if turns.schedule.refused and scheduler.is_asking(1) and turns.refuses():
+                raise RuntimeError("can't start new thread")
             self._turns, self._actor = turns, turns.adopt(self.name, self.daemon)
         super().start()
         if turns is not None and self._actor is not None:
@@ -230,7 +232,7 @@ def sleep(seconds: float) -> None:
     elif seconds:
         turns.sleep(seconds)
     else:
-        turns.now += 1e-6
+        turns.now += turns.moment
         turns.lose_turn("sleep")
 
 

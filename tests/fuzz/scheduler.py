@@ -38,9 +38,15 @@ TRACED: Final = tuple(
     )
 )  # fmt: skip
 """Files, and folders, of which each step is a point."""
-_BY_ADDRESS: Final = ("<module>", "MemoryMap.", "_Grid.", "has_guard")
+_BY_ADDRESS: Final = ("<module>", "MemoryMap.", "_Grid.", "has_guard", "_has_one")
 """Functions that are left out: their steps are others where memory or earlier cases are. The first ones have
 a lock."""
+_ASKING: Final = tuple(
+    PACKAGE + part
+    for part in ("base/platform/", "base/finalizers.py", "cuda/", "hal/", "modules/hal/", "regs/")
+)
+"""Files that ask the system for memory and threads. Others make small objects of Python's, for which there is
+its ``MemoryError``."""
 _FIRST: Final = 1000.0
 """What the clock begins at."""
 _READING: Final = 1e-7
@@ -81,6 +87,8 @@ class Schedule(NamedTuple):
     """How often the garbage collector runs where one is lost."""
     signals: float = 0.0
     """How often a signal comes to the first thread where that loses one; its handler raises."""
+    refused: int = 0
+    """Which of the things that the system is asked for it refuses; 0: none."""
 
 
 class Actor:
@@ -102,7 +110,7 @@ class Scheduler:
     """The turns of one case. The thread that makes it has the first one."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
+        self.schedule = schedule
         self.chance = random.Random(schedule.seed)
         self.now = _FIRST
         self.running = Actor("main", 0, False)
@@ -114,6 +122,11 @@ class Scheduler:
         self.findings: list[str] = []
         self.is_over = False
         self._left = inf
+        self._asked = -inf
+        self.has_refused = False
+        """Whether the system has refused something."""
+        self.moment = 1e-6
+        """Seconds that a thread sleeps which only lets others run."""
         self._ended: list[threading.Thread] = []
         self._traced = 0
         """The ``id`` of the frame of the last instruction; 0 where a function in Python has begun since."""
@@ -123,13 +136,20 @@ class Scheduler:
     # -- points ------------------------------------------------------------------------------------------
 
     def _gap(self) -> float:
-        if self.lost >= self._schedule.most:
+        if self.lost >= self.schedule.most:
             return inf
-        return 1 + int(self.chance.expovariate(1 / self._schedule.gap))
+        return 1 + int(self.chance.expovariate(1 / self.schedule.gap))
 
     def begin(self) -> None:
         """Turns are lost from now on: what comes first is as for one thread, and may be there already."""
-        self._left = self._gap()
+        self._left, self._asked = self._gap(), 0
+
+    def refuses(self) -> bool:
+        """The system is asked for something. Whether it refuses that."""
+        self._asked += 1
+        is_refused = self._asked == self.schedule.refused
+        self.has_refused |= is_refused
+        return is_refused
 
     def step(self) -> None:
         """A thread has come on: something goes on."""
@@ -146,7 +166,7 @@ class Scheduler:
         if self.is_over or any(lock._is_owned() for lock in UNMANAGED):
             return
         self.lost += 1
-        if self._schedule.collects and self.chance.random() < self._schedule.collects:
+        if self.schedule.collects and self.chance.random() < self.schedule.collects:
             gc.collect()
         if self.chance.random() < _EARLY:
             until = min((actor.until for actor in self.actors if not actor.is_done), default=inf)
@@ -296,7 +316,7 @@ class Scheduler:
     def _signal(self, frame: FrameType) -> None:
         """Raises as a handler does, which runs at such points, but not where a function in Python returns.
         Python traces the thread no more then; imports do not survive that."""
-        chance = self._schedule.signals
+        chance = self.schedule.signals
         if not chance or self.running is not self.main or self.chance.random() >= chance:
             return
         if not any("importlib" in caller.f_code.co_filename for caller, _ in walk_stack(frame)):
@@ -319,6 +339,11 @@ def _places_of(code: CodeType) -> dict[int, bool]:
             found[instruction.offset] = follows
         follows = instruction.opname.startswith("CALL")
     return found
+
+
+def is_asking(depth: int) -> bool:
+    """Whether the caller that many calls away is of the package, and asks for what may be refused."""
+    return sys._getframe(depth + 1).f_code.co_filename.startswith(_ASKING)
 
 
 @contextmanager

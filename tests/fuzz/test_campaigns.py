@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -13,6 +14,7 @@ import pytest
 from tests.dispatch.random_programs import program
 from tests.fuzz import peers, table
 from tests.fuzz.campaign import CASES, NAMES, campaign
+from tests.fuzz.faults import PLACES, failing
 from tests.fuzz.numbered import run_numbers
 from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS
 
@@ -117,6 +119,13 @@ def test_a_program_that_ends_iree_runtime_is_no_end_of_the_campaign() -> None:
     refused = asked.ask(b"no module", calls)
     assert isinstance(refused, str) and "INVALID_ARGUMENT" in refused
     asked.close()
+
+
+def test_no_descriptor_that_is_open_is_refused(tmp_path: Path) -> None:
+    """The system is not asked where one becomes a file: refusing that left it open."""
+    with failing(PLACES["file, too many"], 2) as asked:
+        open(os.open(tmp_path / "a", os.O_RDWR | os.O_CREAT), "wb").close()
+    assert asked.times == 1
 
 
 def test_each_campaign_has_a_short_run() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import pytest
 
 from tests.fuzz import primitives, scheduler, turns
 from tests.fuzz.campaign import CASES, Result
+from tests.fuzz.drivers import RESULTS
 from tests.fuzz.numbered import run_numbers
 from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS, Schedule, Stopped, scheduled
+from tests.fuzz.turn_driver import Pace
 from tests.fuzz.turns import DEVICES
 
 pytestmark = pytest.mark.skipif(
@@ -30,8 +33,48 @@ def _digests(numbers: Sequence[int]) -> Counter[str]:
     return counts
 
 
+KINDS: Final[tuple[Callable[[turns.Case], object], ...]] = (
+    lambda case: case.pace is None and not case.schedule.refused,
+    lambda case: case.pace is None and case.schedule.refused,
+    lambda case: case.pace is not None and not case.pace.nth,
+    lambda case: case.pace is not None and case.pace.nth,
+)
+"""On the processor, with refusals, on GPUs, with a driver that fails."""
+
+
 def test_a_number_gives_the_same_turns_in_any_process_and_after_any_others() -> None:
-    assert _digests(range(8)) == _digests(range(7, -1, -1))
+    cases = [(number, turns.generate(number)) for number in range(200)]
+    numbers = [number for kind in KINDS for number in [one for one, case in cases if kind(case)][:4]]
+    assert _digests(numbers) == _digests(numbers[::-1])
+
+
+def _run(*cases: turns.Case) -> Counter[str]:
+    found, counts = run_numbers(
+        lambda number: turns.run(cases[number]), iter([range(len(cases))]), 1, prepare=turns.prepare
+    )
+    assert not found, "\n".join(map(str, found))
+    return counts
+
+
+def test_what_the_system_refuses_ends_one_step() -> None:
+    """By its status; each step has its result afterwards."""
+    steps = (("double", 1), ("add", 2))
+    schedules = [Schedule(refused, 100, 100, refused=refused) for refused in range(1, 12)]
+    counts = _run(*(turns.Case(DEVICES[1], "plain", (steps, steps), schedule) for schedule in schedules))
+    assert counts["ResourceExhaustedError"] > 2 and counts["add"] > 20
+
+
+def test_work_of_gpus_is_done_in_turns() -> None:
+    """Of two devices that wait for each other, and of threads that wait for them."""
+    steps = (("relay", 1), ("copies", 2), ("deferred", 3), ("called_back", 4), ("scale", 5))
+    counts = _run(turns.Case("cuda", "fast", (steps, steps), Schedule(1, 10, 1000), Pace(1e-3)))
+    assert all(counts[name] == 2 for name, _ in steps) and counts["turns"] > 100
+
+
+def test_a_call_of_the_driver_that_fails_by_seed_leaves_nothing() -> None:
+    steps = (("add", 1), ("relay", 2))
+    paces = [Pace(0.0, nth, result) for nth in (20, 40, 60) for result in RESULTS]
+    _run(*(turns.Case("cuda", "plain", (steps, steps), Schedule(1, 10, 1000), pace) for pace in paces))
 
 
 class Count:
