@@ -276,3 +276,19 @@ def import_array(value: Any) -> npt.NDArray[Any]:
     import ml_dtypes
 
     return array.view(getattr(ml_dtypes, exchange.name))
+
+
+def over_memory(value: Any) -> npt.NDArray[Any] | None:
+    """A numpy array over the memory of another library's array; None if that is not the host's."""
+    return import_array(value) if has_attribute(value, "__dlpack__") and is_importable(value) else None
+
+
+def foreign_array(value: Any) -> npt.NDArray[Any] | None:
+    """Makes a numpy array of another library's, None of what is none.
+
+    Over the same memory where that is the host's. Fails as the library does where that gives no elements.
+    """
+    array = over_memory(value)
+    if array is None and has_attribute(value, "__array__"):
+        array = value.__array__()
+    return np.asarray(array) if isinstance(array, np.ndarray) else None

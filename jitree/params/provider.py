@@ -15,19 +15,19 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jitree.base import dlpack
 from jitree.base.arguments import NO_MASKS, is_masked, shown, taken_apart
 from jitree.base.copying import room_for
+from jitree.base.dlpack import foreign_array
 from jitree.base.elements import pack_integers
 from jitree.base.near_names import nearest
 from jitree.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,
+    StatusError,
     UnimplementedError,
     attribute_of,
     error_context,
-    has_attribute,
     is_interruption,
     own_error,
     pass_interruption,
@@ -197,19 +197,18 @@ def _as_array(value: Any) -> npt.NDArray[Any]:
         return np.asarray(value)
     detach = attribute_of(value, "detach")  # tensors that record gradients are not exchanged
     value = detach() if callable(detach) else value
-    if dlpack.is_importable(value):
-        return dlpack.import_array(value)
-    if has_attribute(value, "__array__"):
-        try:
-            return np.asarray(value)
-        except RecursionError:
+    try:
+        array = foreign_array(value)
+    except (RecursionError, StatusError):
+        raise
+    except Exception as error:
+        if is_interruption(error):
             raise
-        except Exception as error:
-            if is_interruption(error):
-                raise
-            raise InvalidArgumentError(
-                f"the elements of a {type(value).__name__} cannot be had: {error}; copy it to the host first"
-            ) from error
+        raise InvalidArgumentError(
+            f"the elements of a {type(value).__name__} cannot be had: {error}; copy it to the host first"
+        ) from error
+    if array is not None:
+        return array
     try:
         return np.frombuffer(value, np.uint8) if memoryview(value).nbytes else np.empty(0, np.uint8)
     except (TypeError, ValueError, BufferError) as error:
