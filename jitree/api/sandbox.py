@@ -37,7 +37,7 @@ from jitree.errors import (
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.driver import parse_uri
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters
-from jitree.hal.groups.transport import TransportProvider
+from jitree.hal.groups.rendezvous import TransportProvider
 from jitree.hal.heap import HeapAllocator
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import without_lists

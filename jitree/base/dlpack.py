@@ -22,8 +22,8 @@ from jitree.base.dlpack_names import (
     UNSIGNED,
     VERSIONED_NAME,
 )
+from jitree.base.finalizers import SharedWeakKeys
 from jitree.base.memory import c_fields
-from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, attribute_of, has_attribute, pass_interruption
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base import platform
+from jitree.base.finalizers import SharedWeakSet
 from jitree.base.platform import OWN, MappedPages, Mapping, map_code
-from jitree.base.weak_sets import SharedWeakSet
 
 if TYPE_CHECKING:
     import numpy.typing as npt

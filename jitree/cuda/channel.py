@@ -20,8 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base import cancel_scopes
-from jitree.base.finalizers import Finalizer, guard
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import Finalizer, SharedWeakSet, guard
 from jitree.cuda import nccl
 from jitree.cuda.nccl import ABANDONED, Communicator, release_abandoned
 from jitree.errors import (

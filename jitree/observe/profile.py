@@ -215,7 +215,7 @@ class Profile(Unique, Finalized):
 
     def pieces(self) -> list[Piece]:
         """Tables and a timeline, for a page."""
-        from jitree.observe.pieces import profile_pieces
+        from jitree.observe.graph import profile_pieces
 
         tables = map(self.table, ("dispatch", "function", "device operation"))
         return profile_pieces(tables, self._found)

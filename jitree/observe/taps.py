@@ -445,7 +445,7 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
 
     def _repr_html_(self) -> str:
         from jitree.base.page import notebook
-        from jitree.observe.pieces import dispatch_pieces
+        from jitree.observe.graph import dispatch_pieces
 
         return notebook("tap", dispatch_pieces(self))
 

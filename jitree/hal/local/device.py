@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 from weakref import ref
 
+from jitree.base.finalizers import SharedWeakSet
 from jitree.base.platform import UNAME
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal import watchdog
 from jitree.hal.device import Device
