@@ -58,8 +58,7 @@ class Versioned(ctypes.Structure):
     """DLManagedTensorVersioned."""
 
     _fields_ = c_fields(
-        "major:uint32 minor:uint32 context:void_p deleter:void_p flags:uint64 tensor:DLTensor",
-        DLTensor=DLTensor,
+        "major:uint32 minor:uint32 context:void_p deleter:void_p flags:uint64 tensor:DLTensor", DLTensor
     )
 
 
@@ -86,7 +85,7 @@ class ExchangeInterface(ctypes.Structure):
 
     _fields_ = c_fields(
         "major:uint32 minor:uint32 previous:void_p allocate:void_p managed_of_object:void_p "
-        "object_of_managed:void_p tensor_of_object:void_p current_work_stream:void_p",
+        "object_of_managed:void_p tensor_of_object:void_p current_work_stream:void_p"
     )
 
 

@@ -221,9 +221,7 @@ class CudaDevice(Finalized, Device):
         command_buffer.mark_submitted()
         return command_buffer, bound
 
-    @property
-    def is_observable(self) -> bool:
-        return True
+    is_observable = True
 
     def _submit_observed(
         self,

@@ -13,13 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
 from jitree.base.near_names import near_path
-from jitree.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    StatusError,
-    pass_interruption,
-)
 from jitree.tools import devices
 from jitree.tools.benchmark_report import (
     Benchmark,
@@ -384,7 +377,7 @@ def executable_main(flags: ParsedFlags) -> int:
             try:
                 batch = _dispatches(device, executable, grid, bindings, flags)
                 made, failure = measure(Benchmark(name, batch), plan)
-            except StatusError as error:
+            except errors.StatusError as error:
                 made, failure = [BenchmarkRow(name, name, 0, 0, 0, error_message=error_line(error))], error
             rows += made + aggregates(made)
             if failure is not None:
@@ -397,7 +390,9 @@ def executable_main(flags: ParsedFlags) -> int:
 def _grid(text: str) -> tuple[int, int, int]:
     match = _GRID.fullmatch(text)
     if match is None:
-        raise InvalidArgumentError(f"flag '--workgroup_count': '{text}' is not of the form <x>,<y>,<z>")
+        raise errors.InvalidArgumentError(
+            f"flag '--workgroup_count': '{text}' is not of the form <x>,<y>,<z>"
+        )
     return int(match[1]), int(match[2]), int(match[3])
 
 
@@ -408,18 +403,18 @@ def _load(device: Device, flags: ParsedFlags) -> Executable:
 
     path = flags.text("executable_file")
     if not path or not flags.text("executable_format"):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "no executable was given: --executable_format=embedded-elf-x86_64 --executable_file=<file>"
         )
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        pass_interruption(error)
-        raise NotFoundError(f"cannot read '{path}': {error.strerror}{near_path(path)}") from None
+        errors.pass_interruption(error)
+        raise errors.NotFoundError(f"cannot read '{path}': {error.strerror}{near_path(path)}") from None
     format = flags.text("executable_format")
     need = need_of_executable(memoryview(data), format)
     if need is not None:
-        raise FailedPreconditionError(f"'{path}' {need.refusal()}")
+        raise errors.FailedPreconditionError(f"'{path}' {need.refusal()}")
     constants = tuple(_constants(flags, "executable_constant"))
     parameters = ExecutableParameters(format, memoryview(data), constants, CachingMode.ALIAS_PROVIDED_DATA)
     return device.create_executable_cache("benchmark").prepare_executable(parameters)
@@ -439,7 +434,7 @@ def _bindings(device: Device, texts: Sequence[str]) -> list[BufferRange]:
     with ValueFiles() as files:
         for value in (value for text in texts for value in parse_value(text, "r", files)):
             if not isinstance(value, HostTensor):
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     "flag '--binding': a binding is <shape>x<type>[=<values>] or a file"
                 )
             view = copy_to_device(value.data, BY_NAME["ui8"], device)

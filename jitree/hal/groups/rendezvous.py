@@ -25,13 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkab
 
 from jitree import errors
 from jitree.base.arguments import seconds
-from jitree.errors import (
-    AlreadyExistsError,
-    DeadlineExceededError,
-    StatusError,
-    UnavailableError,
-    pass_interruption,
-)
 from jitree.hal.local.interrupts import require_going_on
 from jitree.hal.objects import ChannelProvider
 
@@ -72,7 +65,7 @@ def wait_looking(
         require_going_on()
         require_members()
         if time.monotonic() >= until:
-            raise DeadlineExceededError(f"other members have not come within {seconds:g} s")
+            raise errors.DeadlineExceededError(f"other members have not come within {seconds:g} s")
     return future.result()
 
 
@@ -117,7 +110,7 @@ class MpiTransport(Transport):
             requests += [self._communicator.Isend([data, MPI.BYTE], peer) for peer, data in sent]
             self._wait(MPI.Request, requests)
         except MPI.Exception as error:
-            raise UnavailableError(f"a member of the group has failed; MPI says: {error}") from error
+            raise errors.UnavailableError(f"a member of the group has failed; MPI says: {error}") from error
 
     def _wait(self, kind: Any, requests: list[Any]) -> None:
         """Waits by asking: MPI's own waits end in no time."""
@@ -161,14 +154,14 @@ class TorchTransport(Transport):
             for work in works:
                 work.wait(datetime.timedelta(seconds=max(0.001, end - time.monotonic())))
         except RuntimeError as error:
-            pass_interruption(error)
+            errors.pass_interruption(error)
             if time.monotonic() >= end:
                 raise late(self._timeout) from error
-            raise UnavailableError(f"a member of the group has ended; torch says: {error}") from error
+            raise errors.UnavailableError(f"a member of the group has ended; torch says: {error}") from error
 
 
-def late(timeout: float) -> DeadlineExceededError:
-    return DeadlineExceededError(f"another member of the group has not come within {timeout:g} s")
+def late(timeout: float) -> errors.DeadlineExceededError:
+    return errors.DeadlineExceededError(f"another member of the group has not come within {timeout:g} s")
 
 
 # -- Transports ------------------------------------------------------------------------------------------
@@ -424,11 +417,11 @@ class StoreProvider(ChannelProvider):
     def _get(self, key: str, failure: str) -> bytes:
         try:
             return bytes(wait_looking(partial(self._store.get, key)))
-        except StatusError as error:
+        except errors.StatusError as error:
             raise error.with_context(f"exchanging the id of a channel: {failure}") from None
         except (RuntimeError, OSError) as error:  # torch's class for it differs from release to release
-            pass_interruption(error)
-            raise UnavailableError(
+            errors.pass_interruption(error)
+            raise errors.UnavailableError(
                 f"exchanging the id of a channel: {failure}; the store says: {error}"
             ) from error
 
@@ -448,7 +441,7 @@ class PolledStore(abc.ABC):
         deadline = time.monotonic() + self._timeout
         while (value := self.look(key)) is None:
             if time.monotonic() > deadline:
-                raise DeadlineExceededError(f"'{key}' was not set within {self._timeout} s")
+                raise errors.DeadlineExceededError(f"'{key}' was not set within {self._timeout} s")
             time.sleep(_STORE_RETRY_SECONDS)
         return value
 
@@ -473,7 +466,9 @@ class FolderStore(PolledStore):
         try:
             os.link(temporary, path)  # whole or not at all, and once
         except FileExistsError:
-            raise AlreadyExistsError(f"'{path}' is there already; take a new folder for each job") from None
+            raise errors.AlreadyExistsError(
+                f"'{path}' is there already; take a new folder for each job"
+            ) from None
         finally:
             os.unlink(temporary)
 

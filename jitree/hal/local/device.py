@@ -249,9 +249,7 @@ class LocalDevice(Device):
     def queue_flush(self, queue_affinity: int = -1) -> None:
         """There is no launch batch."""
 
-    @property
-    def is_observable(self) -> bool:
-        return True
+    is_observable = True
 
     def readers_changed(self) -> None:
         if self.readers and self._told is None:
