@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from jitree import errors
 from jitree.api.array import Array
 from jitree.api.calls.conversion import convert_exactly, has_every_value, holds, numbers_of, widened
 from jitree.api.calls.refusal import describe, refused
@@ -22,13 +23,6 @@ from jitree.api.calls.transfers import BUFFER_USAGE, DEVICE_LOCAL, copy_to_devic
 from jitree.base.arguments import is_masked, shown
 from jitree.base.copying import copy_into
 from jitree.base.records import NamedTuple
-from jitree.errors import (
-    InvalidArgumentError,
-    OutOfRangeError,
-    UnimplementedError,
-    own_error,
-    pass_interruption,
-)
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.types import format_shaped_type, is_packed
 
@@ -60,7 +54,7 @@ def basic(index: Any) -> tuple[Any, ...] | None:
             try:
                 item = operator.index(item)
             except TypeError as error:
-                pass_interruption(error)
+                errors.pass_interruption(error)
                 return None
         items.append(item)
     return tuple(items) if any(item is Ellipsis for item in items) else (*items, Ellipsis)
@@ -162,7 +156,7 @@ def write(array: Array, index: Any, value: Any) -> None:
     next."""
     row = array.element_type
     if is_packed(row):
-        raise UnimplementedError(
+        raise errors.UnimplementedError(
             f"elements of {row.name} share bytes and cannot be assigned one by one; make a new array with "
             "session.to_device"
         )
@@ -187,18 +181,18 @@ def _selected(array: Array, row: ElementType, index: Any, select: Callable[[tupl
     """What an index selects. OUT_OF_RANGE outside, INVALID_ARGUMENT for what is no index."""
     items = basic(index)
     if items is None:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"elements of a device array are assigned by integers and slices, but the index is {shown(index)}"
         )
     try:
         return select(items)
     except (IndexError, OverflowError) as error:
-        pass_interruption(error)
+        errors.pass_interruption(error)
         shaped, why = format_shaped_type(array.shape, row), explained(error, array.shape, items)
-        raise OutOfRangeError(f"assigning elements of a {shaped} array: {why}") from None
+        raise errors.OutOfRangeError(f"assigning elements of a {shaped} array: {why}") from None
     except (TypeError, ValueError) as error:
-        pass_interruption(error)
-        raise InvalidArgumentError(f"the index {shown(index)}: {error}") from own_error(error)
+        errors.pass_interruption(error)
+        raise errors.InvalidArgumentError(f"the index {shown(index)}: {error}") from errors.own_error(error)
 
 
 def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[Any]:
@@ -230,8 +224,8 @@ def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[A
     try:
         numbers = numbers_of(value)
     except (ValueError, OverflowError) as error:
-        pass_interruption(error)
-        raise refused("the value", expected, value, f"; {error}") from own_error(error)
+        errors.pass_interruption(error)
+        raise refused("the value", expected, value, f"; {error}") from errors.own_error(error)
     if native_row(numbers.dtype) is None:
         raise refused("the value", expected, value)
     return convert_exactly(numbers, row.dtype, "the value", expected, value)
@@ -239,7 +233,7 @@ def _source(value: Any, array: Array, row: ElementType) -> Array | npt.NDArray[A
 
 def _require_elements(given: ElementType | None, row: ElementType, value: object) -> None:
     if given is None or given.bits != row.bits or not holds(row.code, given.code):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"an array with elements of {row.name} is assigned {describe(value)}, which has others: assign "
             f'x.astype("{row.dtype.name}")'
         )
@@ -255,7 +249,7 @@ def _fitting(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]
         have in (1, want) for have, want in zip(shape, wanted[len(wanted) - len(shape) :], strict=True)
     )
     if not fits:
-        raise InvalidArgumentError(f"elements of shape {wanted} are assigned a value of shape {given}")
+        raise errors.InvalidArgumentError(f"elements of shape {wanted} are assigned a value of shape {given}")
     return shape
 
 

@@ -232,7 +232,7 @@ def _hal_inline(session: Host) -> HostModule:
 
 
 def _hal_loader(session: Host) -> HostModule:
-    from jitree.modules.hal_loader import HalLoaderModule
+    from jitree.modules.hal_inline import HalLoaderModule
 
     return HalLoaderModule(session.loaders, session.devices[0])
 

@@ -14,13 +14,12 @@ from jitree.base.finalizers import Unique
 from jitree.base.page import WRONG, Notice, Piece, Text, document, notebook
 from jitree.errors import NonFiniteError, StatusError, system_refusals
 from jitree.observe.finite import DEFAULT, FiniteCheck
-from jitree.observe.graph import EVERYTHING
-from jitree.observe.pieces import dispatch_pieces
+from jitree.observe.graph import EVERYTHING, dispatch_pieces
 from jitree.vmfb.decode import BytecodeModule
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
-    from jitree.observe.pieces import Found
+    from jitree.observe.graph import Found
     from jitree.observe.profile import Profile
     from jitree.observe.taps import Taps
     from jitree.observe.tensors import ObservedDispatch

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from jitree import errors
 from jitree.api.array import Array, use_parts
 from jitree.api.calls.refusal import describe, listed
 from jitree.api.calls.transfers import copy_to_device
@@ -14,13 +15,6 @@ from jitree.api.load_order import parse_reference
 from jitree.api.session_arguments import host_array, require, require_arithmetic, require_option
 from jitree.base.finalizers import Unique
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import (
-    InvalidArgumentError,
-    StatusError,
-    UnavailableError,
-    UnimplementedError,
-    error_context,
-)
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of
 from jitree.hal.driver import Driver, DriverRegistry, all_drivers
@@ -97,7 +91,7 @@ class Resources(Unique):
 
             return create_loaders(tier, plugins, modules, arithmetic=arithmetic)
         if plugins or modules or arithmetic != FUSED:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "executable plugins, modules and arithmetic have to be given to the loaders that the "
                 "instance was given"
             )
@@ -146,9 +140,9 @@ class Resources(Unique):
         for name in DEFAULT_DEVICES:
             try:
                 return self.create_device(name, loaders=loaders)
-            except StatusError as error:
+            except errors.StatusError as error:
                 reasons.append(f"{name}: {error}")
-        raise UnavailableError(f"no device can be created; {'; '.join(reasons)}")
+        raise errors.UnavailableError(f"no device can be created; {'; '.join(reasons)}")
 
 
 DeviceChoice = str | Device | Sequence[str | Device] | Mapping[str, str | Device] | None
@@ -174,7 +168,7 @@ def open_devices(
     devices = []
     for item in listed("device", "URIs or Devices", in_order(choice)):
         if not isinstance(item, (str, Device)):
-            raise InvalidArgumentError(f"device: expected a URI or a Device but got {describe(item)}")
+            raise errors.InvalidArgumentError(f"device: expected a URI or a Device but got {describe(item)}")
         if sandbox is not None:
             from jitree.api.sandbox import require_local
 
@@ -186,7 +180,7 @@ def open_devices(
                 sandbox.adopt(item)
         devices.append(_prepared(item, zero_memory))
     if not devices:
-        raise InvalidArgumentError("device: a session needs at least one device")
+        raise errors.InvalidArgumentError("device: a session needs at least one device")
     return tuple(devices)
 
 
@@ -200,7 +194,7 @@ def _prepared(device: Device, zero_memory: bool) -> Device:
     if zero_memory:
         for allocator in (device.device_allocator, device.host_allocator):
             if not isinstance(allocator, HeapAllocator):
-                raise UnimplementedError(
+                raise errors.UnimplementedError(
                     f"zero_memory: memory of {device.id} is not cleared; local-sync and local-task do that"
                 )
             allocator.is_zeroed = True
@@ -268,7 +262,7 @@ def _wrapped(value: Any, device: Device) -> Array:
     array = as_array(value)
     view = None if array is None or is_masked(value) else wrap(array, device)
     if view is None:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"to_device: {device.uri} cannot use the memory of {describe(value)}, which copy=False asks for: "
             "that takes C order, elements of whole bytes and an address that is a multiple of 64, such as "
             "numpy.asarray(session.empty(shape, dtype)) has; leave copy= out to copy it"
@@ -303,13 +297,13 @@ def _exchange_functions() -> object:
 
 def _moved(array: Array, device: Any, stream: None) -> Any:
     if stream is not None:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "to_device: a stream is not taken: copies through the host are ordered by it"
         )
     if isinstance(device, str) and device == "cpu":
         return array.to_host()
     if not isinstance(device, Device):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             'to_device: expected a jitree.Device (session.device), or "cpu" for numpy, but got '
             f"{describe(device)}"
         )
@@ -323,7 +317,7 @@ def _device_of_pickles(uri: str) -> Device:
 
 
 def _unpickled(elements: npt.NDArray[Any], uri: str) -> Array:
-    with error_context(f"unpickling an array of the device {uri}"):
+    with errors.error_context(f"unpickling an array of the device {uri}"):
         return placed(elements, _device_of_pickles(uri))
 
 

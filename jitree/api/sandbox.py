@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import ref
 
+from jitree import errors
 from jitree.api.calls.refusal import describe, listed
 from jitree.api.executables import create_loaders
 from jitree.api.load_order import parse_reference
@@ -26,18 +27,10 @@ from jitree.codegen.image.builder import UNLIMITED, BuilderLimits
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.plain.counting import CountingEngine
-from jitree.errors import (
-    IncompatibleError,
-    InvalidArgumentError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-    StatusError,
-    UnavailableError,
-)
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.driver import parse_uri
 from jitree.hal.executable import Executable, ExecutableLoader, ExecutableParameters, LocalExecutable
-from jitree.hal.groups.transport import TransportProvider
+from jitree.hal.groups.rendezvous import TransportProvider
 from jitree.hal.heap import HeapAllocator
 from jitree.regs.buffer import VmBuffer
 from jitree.regs.list import without_lists
@@ -112,13 +105,13 @@ _LONGEST = 1e9
 def check(limits: object) -> Limits:
     """The limits, none of them larger than can be counted. INVALID_ARGUMENT for what are no limits."""
     if not isinstance(limits, Limits):
-        raise InvalidArgumentError(f"limits: expected jitree.Limits but got a {type(limits).__name__}")
+        raise errors.InvalidArgumentError(f"limits: expected jitree.Limits but got a {type(limits).__name__}")
     counted: dict[str, Any] = {}
     for name, value in limits._asdict().items():
         kinds = (int, float) if name in _SECONDS else (int,)
         if value is not None and (type(value) not in kinds or not value >= 0):
             what = "seconds" if name in _SECONDS else "a whole number"
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"limits: {name} is {describe(value)}; expected {what} from 0 on, or None"
             )
         counted[name] = None if value is None else min(value, _LONGEST if name in _SECONDS else _MOST)
@@ -130,7 +123,7 @@ def limited_content(source: Source, most: int | None, loaded: int) -> memoryview
     in all; no more than that is read."""
     data = separate_content(source, -1 if most is None else most - loaded + 1)
     if most is not None and loaded + data.nbytes > most:
-        raise ResourceExhaustedError(
+        raise errors.ResourceExhaustedError(
             f"the module has {data.nbytes} bytes or more, and {loaded} of {most} bytes are loaded (the limit "
             "on load size)"
         )
@@ -184,7 +177,7 @@ class Sandbox:
         device.replace_channel_provider(None)
 
     def refuse_code(self, path: object) -> None:
-        raise PermissionDeniedError(
+        raise errors.PermissionDeniedError(
             f"'{path}' makes a module by running code of the file, and a sandbox runs none; make the module "
             "and load that"
         )
@@ -210,10 +203,10 @@ class Sandbox:
         self._refusing.asked.clear()
         try:
             yield
-        except (IncompatibleError, UnavailableError) as error:
+        except (errors.IncompatibleError, errors.UnavailableError) as error:
             if self._refusing.asked:
                 names = ", ".join(f"'{module.name}'" for module in loaded)
-                raise PermissionDeniedError(
+                raise errors.PermissionDeniedError(
                     f"module {names} has executables of {' and '.join(self._refusing.asked)} and none that a "
                     f"sandbox may run: {self.why_refused}",
                     *error.contexts,
@@ -251,7 +244,7 @@ class Sandbox:
         if most is not None:
             size = sum([_size(value) for value in without_lists(results)])
             if size > most:
-                raise ResourceExhaustedError(
+                raise errors.ResourceExhaustedError(
                     f"the results of the call have {size} bytes, {most} are allowed (the limit on output)"
                 )
         return results
@@ -306,8 +299,8 @@ class NoNativeCode(ExecutableLoader):
     def try_load(self, parameters: ExecutableParameters) -> Executable:
         raise self.refusal(parameters.format)
 
-    def refusal(self, format: str) -> StatusError:
-        return PermissionDeniedError(
+    def refusal(self, format: str) -> errors.StatusError:
+        return errors.PermissionDeniedError(
             f"an executable of format '{format}' is native code, and a sandbox runs none; {_REMEDY}"
         )
 
@@ -316,7 +309,7 @@ class NoGroup(TransportProvider):
     """Refuses channels: what a process joins by itself it learns from its environment, over sockets."""
 
     def query_default_rank_and_count(self) -> NoReturn:
-        raise PermissionDeniedError(
+        raise errors.PermissionDeniedError(
             "a channel joins a group over the network, and a sandbox does that by a provider only, which the "
             "host gives the device (session.device.replace_channel_provider)"
         )
@@ -379,7 +372,7 @@ class Charging(ExecutableLoader):
 def refuse_machine_code(compiled: object) -> None:
     """PERMISSION_DENIED for machine code of programs that was made beforehand; None is none."""
     if compiled is not None:
-        raise PermissionDeniedError(
+        raise errors.PermissionDeniedError(
             f"compiled: {shown(compiled)} is machine code that is run unchecked, and a sandbox runs none; "
             "leave it out: a sandbox compiles its programs itself, or finds them in the cache"
         )
@@ -388,7 +381,7 @@ def refuse_machine_code(compiled: object) -> None:
 def require_local(choice: object) -> str:
     """Refuses (PERMISSION_DENIED) a device that is not the session's own, or runs programs' code."""
     if not isinstance(choice, str) or parse_uri(choice).driver not in _DEVICES:
-        raise PermissionDeniedError(
+        raise errors.PermissionDeniedError(
             f"device {shown(choice)}: a sandbox has separate devices, named by URI: {' or '.join(_DEVICES)}"
         )
     return choice
@@ -397,7 +390,7 @@ def require_local(choice: object) -> str:
 def require_objects(parameters: Any) -> tuple[Any, ...]:
     """The sources of parameters. PERMISSION_DENIED for paths, however deep."""
     if isinstance(parameters, (str, os.PathLike)):
-        raise PermissionDeniedError(
+        raise errors.PermissionDeniedError(
             f"parameters: a sandbox opens no files; open '{os.fspath(parameters)}' with "
             "jitree.params.open_providers and pass what that gives"
         )

@@ -19,8 +19,7 @@ from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import arguments, stop_word
-from jitree.base.finalizers import Unique
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import SharedWeakSet, Unique
 from jitree.errors import DeadlineExceededError, FailedPreconditionError, StatusError, again, attribute_of
 
 if TYPE_CHECKING:

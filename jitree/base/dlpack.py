@@ -22,8 +22,8 @@ from jitree.base.dlpack_names import (
     UNSIGNED,
     VERSIONED_NAME,
 )
+from jitree.base.finalizers import SharedWeakKeys
 from jitree.base.memory import c_fields
-from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, attribute_of, has_attribute, pass_interruption
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ class Versioned(ctypes.Structure):
     """DLManagedTensorVersioned."""
 
     _fields_ = c_fields(
-        "major:uint32 minor:uint32 context:void_p deleter:void_p flags:uint64 tensor:DLTensor",
-        DLTensor=DLTensor,
+        "major:uint32 minor:uint32 context:void_p deleter:void_p flags:uint64 tensor:DLTensor", DLTensor
     )
 
 
@@ -86,7 +85,7 @@ class ExchangeInterface(ctypes.Structure):
 
     _fields_ = c_fields(
         "major:uint32 minor:uint32 previous:void_p allocate:void_p managed_of_object:void_p "
-        "object_of_managed:void_p tensor_of_object:void_p current_work_stream:void_p",
+        "object_of_managed:void_p tensor_of_object:void_p current_work_stream:void_p"
     )
 
 
@@ -276,3 +275,19 @@ def import_array(value: Any) -> npt.NDArray[Any]:
     import ml_dtypes
 
     return array.view(getattr(ml_dtypes, exchange.name))
+
+
+def over_memory(value: Any) -> npt.NDArray[Any] | None:
+    """A numpy array over the memory of another library's array; None if that is not the host's."""
+    return import_array(value) if has_attribute(value, "__dlpack__") and is_importable(value) else None
+
+
+def foreign_array(value: Any) -> npt.NDArray[Any] | None:
+    """Makes a numpy array of another library's, None of what is none.
+
+    Over the same memory where that is the host's. Fails as the library does where that gives no elements.
+    """
+    array = over_memory(value)
+    if array is None and has_attribute(value, "__array__"):
+        array = value.__array__()
+    return np.asarray(array) if isinstance(array, np.ndarray) else None

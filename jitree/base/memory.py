@@ -13,8 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base import platform
+from jitree.base.finalizers import SharedWeakSet
 from jitree.base.platform import OWN, MappedPages, Mapping, map_code
-from jitree.base.weak_sets import SharedWeakSet
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -134,10 +134,11 @@ def note_native(executable: memoryview) -> None:
         note_stores(address_of(array), array.size)
 
 
-def c_fields(text: str, **structures: type) -> tuple[tuple[str, Any], ...]:
+def c_fields(text: str, *structures: type, **named: type) -> tuple[tuple[str, Any], ...]:
     """Lists the fields of a structure of C, ``name:type``: a type of ctypes, or one of ``structures``."""
+    kinds = {kind.__name__: kind for kind in structures} | named
     pairs = (word.split(":") for word in text.split())
-    return tuple((name, structures.get(kind) or getattr(ctypes, f"c_{kind}")) for name, kind in pairs)
+    return tuple((name, kinds.get(kind) or getattr(ctypes, f"c_{kind}")) for name, kind in pairs)
 
 
 def private_file(file: int, size: int) -> memoryview:

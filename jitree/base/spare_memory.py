@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import SharedWeakSet
 from jitree.errors import pass_interruption
 
 SHARE: Final = 4

@@ -115,7 +115,7 @@ class Difference:
 
     def _repr_html_(self) -> str:
         from jitree.base.page import notebook
-        from jitree.observe.pieces import dispatch_pieces
+        from jitree.observe.graph import dispatch_pieces
 
         return notebook("difference", dispatch_pieces(self.dispatches, found=self))
 

@@ -19,20 +19,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from jitree import errors
 from jitree.api.calls.transfers import copy_to_device
 from jitree.base.arguments import object_of
 from jitree.base.events import DISPATCH
 from jitree.base.records import NamedTuple
-from jitree.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    UnimplementedError,
-    folded,
-    is_interruption,
-    pass_interruption,
-    system_refusals,
-)
 from jitree.hal.command_buffer import BufferRange
 from jitree.hal.enums import CachingMode
 from jitree.hal.executable import ExecutableParameters
@@ -117,7 +108,7 @@ class LoneDispatch:
         """
         return self._expected
 
-    @folded
+    @errors.folded
     def statistics(self) -> list[Statistics]:
         """Runs it, and gives statistics of what it makes. Errors are those of :meth:`run`."""
         kinds = (kind for _, kind in self._facts["outputs"])
@@ -126,7 +117,7 @@ class LoneDispatch:
             for made, kind in zip(self.run(), kinds, strict=True)
         ]
 
-    @folded
+    @errors.folded
     def run(self, device: str | None = None) -> list[Array]:
         """Runs it on its own or another device, and gives outputs in their shapes.
 
@@ -135,7 +126,7 @@ class LoneDispatch:
         blocks = self.run_whole(device)
         return [_unpacked(_part(blocks, MemorySpan(*span)), kind) for span, kind in self._facts["outputs"]]
 
-    @folded
+    @errors.folded
     def run_whole(self, device: str | None = None) -> list[Array]:
         """As :meth:`run` on ``device``, with all of its memory as it is then.
 
@@ -146,7 +137,9 @@ class LoneDispatch:
         opened = Instance.default().create_device(device or self._facts["device"])
         try:
             if not opened.is_observable:
-                raise UnimplementedError(f"{opened.uri} computes nothing; run the dispatch on another device")
+                raise errors.UnimplementedError(
+                    f"{opened.uri} computes nothing; run the dispatch on another device"
+                )
             return self._run_on(opened)
         finally:
             opened.close()
@@ -204,14 +197,14 @@ class LoneDispatch:
 
     # -- in files --------------------------------------------------------------------------------------
 
-    @folded
+    @errors.folded
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes it into a folder, which is made.
 
         ``folder``: a path. UNAVAILABLE where it cannot be written, INVALID_ARGUMENT for what is no path.
         """
         place = require_folder(folder)
-        with system_refusals(f"cannot write a dispatch to '{place}'"):
+        with errors.system_refusals(f"cannot write a dispatch to '{place}'"):
             place.mkdir(parents=True, exist_ok=True)
             (place / _DESCRIPTION).write_text(json.dumps(self._facts, indent=1) + "\n")
             (place / _EXECUTABLE).write_bytes(self._executable)
@@ -222,7 +215,7 @@ class LoneDispatch:
             )
 
     @classmethod
-    @folded
+    @errors.folded
     def load(cls, folder: str | os.PathLike[str]) -> LoneDispatch:
         """Reads one that was saved in ``folder``.
 
@@ -236,11 +229,11 @@ class LoneDispatch:
             made = [_typed(data, kind) for data, (_, kind) in zip(expected, facts["outputs"], strict=True)]
             return cls(facts, (place / _EXECUTABLE).read_bytes(), blocks, made)
         except OSError as error:
-            pass_interruption(error)
-            raise NotFoundError(f"no dispatch was saved in '{place}': {error.strerror}") from None
+            errors.pass_interruption(error)
+            raise errors.NotFoundError(f"no dispatch was saved in '{place}': {error.strerror}") from None
         except (ValueError, KeyError, TypeError, BadZipFile) as error:
-            pass_interruption(error)
-            raise InvalidArgumentError(f"the dispatch in '{place}' is damaged: {error}") from None
+            errors.pass_interruption(error)
+            raise errors.InvalidArgumentError(f"the dispatch in '{place}' is damaged: {error}") from None
 
     # -- in a call -------------------------------------------------------------------------------------
 
@@ -257,12 +250,12 @@ class LoneDispatch:
             try:
                 function(*inputs)
             except Exception as error:  # the call may go on after the dispatch, and fail
-                if capture.facts is None or is_interruption(error):
+                if capture.facts is None or errors.is_interruption(error):
                     raise
         facts = capture.facts
         if facts is None:
             which = "no dispatch" if ordinal is None else f"no dispatch {ordinal}"
-            raise FailedPreconditionError(f"the call of '{function.full_name}' has {which}")
+            raise errors.FailedPreconditionError(f"the call of '{function.full_name}' has {which}")
         return capture.dispatch(function)
 
 
@@ -307,7 +300,7 @@ class CapturedDispatch(Onlooker):
         assert self.facts is not None
         parameters = self.parameters
         if parameters is None:
-            raise FailedPreconditionError(
+            raise errors.FailedPreconditionError(
                 f"the executable of {self.facts['name']} was loaded by another program"
             )
         facts = self.facts | {
@@ -343,7 +336,7 @@ def save_reproduction(
         f"{name}={value!r}" for name, value in zip(allowed._fields, allowed, strict=True) if value is not None
     )
     text = text.replace("\\", "/").replace('"', "'")
-    with system_refusals(f"cannot write to '{place}'"):
+    with errors.system_refusals(f"cannot write to '{place}'"):
         (place / "run.py").write_text(_SCRIPT.format(text=text, tolerance=given).replace(", )", ")"))
 
 

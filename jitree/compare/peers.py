@@ -13,19 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree import errors
 from jitree.api.calls.refusal import describe
 from jitree.base.folding import is_of_user
 from jitree.base.records import NamedTuple
 from jitree.compare.lone_dispatch import LoneDispatch
-from jitree.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    UnavailableError,
-    attribute_of,
-    has_attribute,
-    is_interruption,
-    pass_interruption,
-)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -103,7 +95,7 @@ def _arrays(frame: FrameType) -> list[tuple[str, Any]]:
     return [
         (name, value)
         for name, value in frame.f_locals.items()
-        if (has_attribute(value, "__array__") or has_attribute(value, "__dlpack__"))
+        if (errors.has_attribute(value, "__array__") or errors.has_attribute(value, "__dlpack__"))
         and not isinstance(value, type)
     ]
 
@@ -201,7 +193,7 @@ class CallablePeer(Peer):
 
     def __init__(self, callee: Callable[..., Any]) -> None:
         self._callee = callee
-        self.is_memory = isinstance(attribute_of(callee, "__self__"), LoneDispatch)
+        self.is_memory = isinstance(errors.attribute_of(callee, "__self__"), LoneDispatch)
 
     def call(self, inputs: Sequence[Any], show: Show | None) -> Any:
         """See :meth:`Peer.call`."""
@@ -321,8 +313,8 @@ def _varint(value: int) -> bytes:
     return bytes((*digits, value))
 
 
-def _damaged() -> InvalidArgumentError:
-    return InvalidArgumentError("the file is no ONNX model, or damaged")
+def _damaged() -> errors.InvalidArgumentError:
+    return errors.InvalidArgumentError("the file is no ONNX model, or damaged")
 
 
 class OnnxPeer(Peer):
@@ -333,10 +325,10 @@ class OnnxPeer(Peer):
     """
 
     def __init__(self, given: Any) -> None:
-        self._session = given if has_attribute(given, "run") else None
-        path = attribute_of(given, "_model_path") if self._session is not None else given
+        self._session = given if errors.has_attribute(given, "run") else None
+        path = errors.attribute_of(given, "_model_path") if self._session is not None else given
         self._path = None if path is None else Path(os.fsdecode(path))
-        self._bytes: bytes | None = attribute_of(given, "_model_bytes")
+        self._bytes: bytes | None = errors.attribute_of(given, "_model_bytes")
         self.nothing_shown = (
             "its graph has no nodes"
             if self._path or self._bytes
@@ -348,7 +340,7 @@ class OnnxPeer(Peer):
         session = self._session or self._opened(self._model())
         names = [one.name for one in session.get_inputs()]
         if len(inputs) != len(names):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"the ONNX model takes {len(names)} inputs ({', '.join(names)}) but got {len(inputs)}"
             )
         given = {name: _array(one) for name, one in zip(names, inputs, strict=True)}
@@ -379,15 +371,15 @@ class OnnxPeer(Peer):
             try:
                 return self._path.read_bytes()
             except OSError as error:
-                pass_interruption(error)
-                raise NotFoundError(f"cannot read '{self._path}': {error.strerror}") from None
+                errors.pass_interruption(error)
+                raise errors.NotFoundError(f"cannot read '{self._path}': {error.strerror}") from None
         return self._bytes
 
     def _opened(self, model: bytes) -> Any:
         try:
             import onnxruntime
         except ImportError as error:
-            raise UnavailableError(f"onnxruntime cannot be imported ({error}); install it") from error
+            raise errors.UnavailableError(f"onnxruntime cannot be imported ({error}); install it") from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ONLY_ERRORS
         if self._path is not None:
@@ -396,32 +388,32 @@ class OnnxPeer(Peer):
         try:
             return onnxruntime.InferenceSession(model, options, providers=providers)
         except Exception as error:
-            if is_interruption(error):
+            if errors.is_interruption(error):
                 raise
-            raise InvalidArgumentError(f"onnxruntime cannot load the ONNX model: {error}") from error
+            raise errors.InvalidArgumentError(f"onnxruntime cannot load the ONNX model: {error}") from error
 
 
 def is_onnx(given: Any) -> bool:
     """Whether it is the path of a model, or a session of onnxruntime."""
     if isinstance(given, (str, os.PathLike)):
         return os.fsdecode(given).endswith(SUFFIX)
-    return all(has_attribute(given, name) for name in ("run", "get_inputs", "get_outputs"))
+    return all(errors.has_attribute(given, name) for name in ("run", "get_inputs", "get_outputs"))
 
 
 def _run(session: Any, names: Sequence[str] | None, given: dict[str, Any]) -> Any:
     try:
         return session.run(names, given)
     except Exception as error:
-        if is_interruption(error):
+        if errors.is_interruption(error):
             raise
-        raise InvalidArgumentError(f"onnxruntime cannot run the ONNX model: {error}") from error
+        raise errors.InvalidArgumentError(f"onnxruntime cannot run the ONNX model: {error}") from error
 
 
 def _array(given: Any) -> np.ndarray[Any, Any]:
     for name in ("detach", "cpu"):  # PyTorch's
-        if has_attribute(given, name):
+        if errors.has_attribute(given, name):
             given = getattr(given, name)()
     array = np.asarray(given)
     if array.dtype.hasobject:
-        raise InvalidArgumentError(f"onnxruntime takes arrays, and {describe(given)} is none")
+        raise errors.InvalidArgumentError(f"onnxruntime takes arrays, and {describe(given)} is none")
     return array

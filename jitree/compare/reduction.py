@@ -6,18 +6,11 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jitree import errors
 from jitree.base.events import DISPATCH
 from jitree.compare.differences import diff
 from jitree.compare.lone_dispatch import LoneDispatch, require_folder, save_reproduction
 from jitree.compare.sides import FunctionSide, ModuleSide, SideLike, arguments_of, arrays_of, side_of
-from jitree.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NonFiniteError,
-    StatusError,
-    folded,
-    is_interruption,
-)
 from jitree.observe.finite import FiniteCheck, choice_of
 from jitree.observe.observation import Onlooker
 from jitree.observe.tolerance import EXACT
@@ -46,7 +39,7 @@ class _Progress(Onlooker):
             self.done, self.last = dispatch.ordinal, dispatch.label
 
 
-@folded
+@errors.folded
 def reduce(
     a: SideLike,
     folder: str | os.PathLike[str],
@@ -86,7 +79,9 @@ def reduce(
         return str(found)
     side = side_of("a", a, function, {"parameters": parameters} if parameters else {})
     if not isinstance(side, (ModuleSide, FunctionSide)):
-        raise InvalidArgumentError("reduce: what is no program has no dispatches; give the path of a module")
+        raise errors.InvalidArgumentError(
+            "reduce: what is no program has no dispatches; give the path of a module"
+        )
     with side.open() as opened:
         ordinal, text = _wrong(opened, inputs, names)
     with side.open() as opened:
@@ -103,18 +98,20 @@ def _wrong(function: Function, inputs: Sequence[Any], names: Sequence[str]) -> t
         with function.session.looked_at(check, progress):
             arrays_of(function(*inputs))
     except Exception as error:  # also what functions of the user's raise
-        if is_interruption(error):
+        if errors.is_interruption(error):
             raise
-        if isinstance(error, NonFiniteError) and error.ordinal is not None:
+        if isinstance(error, errors.NonFiniteError) and error.ordinal is not None:
             return error.ordinal, str(error)
-        if isinstance(error, StatusError) and progress.begun not in (None, progress.done):
+        if isinstance(error, errors.StatusError) and progress.begun not in (None, progress.done):
             return progress.begun, str(error)
         since = f", after {progress.last}" if progress.last else ""
-        what = error if isinstance(error, StatusError) else f"{type(error).__name__}: {error}"
-        raise FailedPreconditionError(f"reduce: the call fails in no dispatch{since}: {what}") from error
+        what = error if isinstance(error, errors.StatusError) else f"{type(error).__name__}: {error}"
+        raise errors.FailedPreconditionError(
+            f"reduce: the call fails in no dispatch{since}: {what}"
+        ) from error
     if check.first_reader is not None:
         return check.first_reader, f"no dispatch makes what is not finite: {check.first_read}"
-    raise FailedPreconditionError(
+    raise errors.FailedPreconditionError(
         "reduce: no dispatch is wrong: the call does not fail and makes no "
         f"{' or '.join(names) or 'error'}; compare it (against=, --against)"
     )

@@ -15,6 +15,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, Final
 
+from jitree import errors
 from jitree.base.logs import report
 from jitree.base.private_files import put_in_place, refuse_special, unique, written
 from jitree.base.records import NamedTuple
@@ -31,19 +32,6 @@ from jitree.compiling.programs import (
     target_of,
 )
 from jitree.compiling.sources import ModelSource, name_of, opened
-from jitree.errors import (
-    DataLossError,
-    DeadlineExceededError,
-    InternalError,
-    InvalidArgumentError,
-    StatusError,
-    UnavailableError,
-    UnimplementedError,
-    folded,
-    ignored,
-    memory_errors,
-    system_refusals,
-)
 
 _ERROR: Final = re.compile(r"^(?P<place>[^\n]*?)\b(?:error|LLVM ERROR): (?P<text>[^\n]+)", re.MULTILINE)
 _OF_FLAGS: Final = re.compile(r"^iree-compile: (?P<place>)(?P<text>[^\n]+)", re.MULTILINE)
@@ -210,7 +198,7 @@ def compile_model(
             note(text)
 
     if options.name and not _NAME.fullmatch(options.name):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"'{options.name}' cannot be the name of a module: it is to have letters, digits and _, and "
             "to begin with no digit"
         )
@@ -231,7 +219,7 @@ def compile_model(
             if reference is not None:
                 check = check_model(temporary, reference, options.target.device, work)
         if check.error is not None and not check.error <= WRONG:
-            raise DataLossError(
+            raise errors.DataLossError(
                 f"'{source.name}': {departure(check)}; --check=false (check=False) keeps the module"
             )
         report(title, _STAGES, _STAGES)
@@ -241,10 +229,10 @@ def compile_model(
 def _refuse_own_place(model: Any, output: str) -> None:
     """INVALID_ARGUMENT where the module would take the model's place."""
     is_same = False
-    with ignored(OSError, ValueError, TypeError):  # there is none, or it is no path
+    with errors.ignored(OSError, ValueError, TypeError):  # there is none, or it is no path
         is_same = os.path.samefile(model, output)
     if is_same:
-        raise InvalidArgumentError(f"'{output}' is the model itself; name another file for the module")
+        raise errors.InvalidArgumentError(f"'{output}' is the model itself; name another file for the module")
 
 
 def _built(source: ModelSource, options: CompileOptions, name: str, target: str, work: CompilerWork) -> Any:
@@ -265,11 +253,11 @@ def _built(source: ModelSource, options: CompileOptions, name: str, target: str,
         except _Refused as error:
             reason = explain(work.log.text(), error.nodes)
             if reason is None:
-                raise InternalError(
+                raise errors.InternalError(
                     f"{error.who} {error.ending} with '{source.name}' and gives no reason"
                 ) from None
             if not source.is_onnx or reason.operator in expanded or not can_expand(reason.operator):
-                raise UnimplementedError(f"{error.who} refuses '{source.name}': {reason}") from None
+                raise errors.UnimplementedError(f"{error.who} refuses '{source.name}': {reason}") from None
             work.note(f"{reason.operator} is expanded into other operators, since {error.who} refuses it")
             expanded.append(reason.operator)
             work.log.clear()
@@ -317,12 +305,12 @@ def _of_mlir(source: ModelSource, options: CompileOptions, name: str, work: Comp
     asked = {**options.inputs._asdict(), "an opset": options.opset}
     for what, value in asked.items():
         if value and not source.is_shaped:
-            raise InvalidArgumentError(f"'{source.name}': {what} can be chosen of ONNX files only")
+            raise errors.InvalidArgumentError(f"'{source.name}': {what} can be chosen of ONNX files only")
     program, log = work.path("program.mlirbc"), MessageLog(work.path("names.log"))
     if options.name:
         _run(_IMPORTER, [*importer("mlir"), source.path, program, options.name, name], {}, work)
     else:
-        with contextlib.suppress(UnavailableError):
+        with contextlib.suppress(errors.UnavailableError):
             work.run(_IMPORTER, [*importer("mlir"), source.path, program, "", name], log)
     return _Program(program if os.path.exists(program) else source.path, {}, None)
 
@@ -332,8 +320,8 @@ def _declarations(path: str) -> tuple[str, ...]:
 
     try:
         functions = inspect(path).functions.values()
-    except StatusError as error:
-        raise InvalidArgumentError(
+    except errors.StatusError as error:
+        raise errors.InvalidArgumentError(
             "the compiler has written no module: look at the flags that it is given (--compiler-flag=); "
             f"{error.message}"
         ) from None
@@ -343,16 +331,16 @@ def _declarations(path: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def logged(path: str) -> Iterator[MessageLog]:
     """Keeps the messages of what runs where that is refused or takes too long."""
-    with system_refusals(f"cannot write '{path}'"):
+    with errors.system_refusals(f"cannot write '{path}'"):
         place = os.path.abspath(path)
         log = MessageLog(f"{place}.{unique()}")
     try:
         yield log
-    except (UnimplementedError, InternalError, DeadlineExceededError) as error:
+    except (errors.UnimplementedError, errors.InternalError, errors.DeadlineExceededError) as error:
         try:
             refuse_special(place)
             put_in_place(log.path, place)
-        except StatusError as other:
+        except errors.StatusError as other:
             error.with_context(f"its messages are lost: {other.message}")
         else:
             error.with_context(f"its messages are in '{path}'")
@@ -366,8 +354,8 @@ SECONDS: Final = 600.0
 """How long importer and compiler may take."""
 
 
-@folded
-@memory_errors("compiling a model")
+@errors.folded
+@errors.memory_errors("compiling a model")
 def compile(
     model: Any,
     output: str | os.PathLike[str] | None = None,
@@ -434,7 +422,7 @@ def _sizes(name: str, shape: Any) -> tuple[int | None, ...]:
     except TypeError:
         sizes = (0,)
     if any(size is not None and size <= 0 for size in sizes):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"input_shapes: the shape of '{name}' is {shape!r}; it is to have whole numbers above 0, None "
             "for a size that stays open"
         )

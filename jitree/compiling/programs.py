@@ -15,13 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from jitree import errors
 from jitree.base.records import NamedTuple
-from jitree.errors import (
-    DeadlineExceededError,
-    InvalidArgumentError,
-    UnavailableError,
-    system_refusals,
-)
 
 CPU_TARGETS: Final = ("vmvx", "llvm-cpu")
 CUDA: Final = "cuda"
@@ -77,12 +72,12 @@ def target_of(
     listed = names.split(",") if isinstance(names, str) else list(names)
     for name in listed:
         if name not in TARGETS:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"target: there is no '{name}'; there are {', '.join(TARGETS)} (several with commas make one "
                 "file that has all of them)"
             )
     if not listed:
-        raise InvalidArgumentError(f"target: name one or more of {', '.join(TARGETS)}")
+        raise errors.InvalidArgumentError(f"target: name one or more of {', '.join(TARGETS)}")
     return CompileTarget(tuple(dict.fromkeys(listed)), processor, architecture)
 
 
@@ -125,14 +120,14 @@ class CompilerWork(NamedTuple):
         """The exit status of a program, whose messages go to the log. It ends, with all that it has started,
         when time is over, with DEADLINE_EXCEEDED; and where an exception comes."""
         place = (log or self.log).path
-        with system_refusals(f"cannot start '{command[0]}'"), open(place, "ab") as file:
+        with errors.system_refusals(f"cannot start '{command[0]}'"), open(place, "ab") as file:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
             )
         try:
             return process.wait(max(0.0, self.ends - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise DeadlineExceededError(
+            raise errors.DeadlineExceededError(
                 f"{who} has not ended in time; give it more (--timeout=<seconds>, timeout=)"
             ) from None
         finally:
@@ -161,14 +156,14 @@ def compiler() -> list[str]:
                 return [str(path)]
     found = shutil.which("iree-compile")
     if found is None:
-        raise UnavailableError(f"there is no iree-compile: {INSTALL}")
+        raise errors.UnavailableError(f"there is no iree-compile: {INSTALL}")
     return [found]
 
 
 def importer(kind: str) -> list[str]:
     """How a file of a kind is imported, by the compiler's package. UNAVAILABLE without it."""
     if _spec("iree.compiler.extras.onnx_importer") is None:
-        raise UnavailableError(f"the Python package iree-base-compiler is not installed: {INSTALL}")
+        raise errors.UnavailableError(f"the Python package iree-base-compiler is not installed: {INSTALL}")
     return [sys.executable, "-P", str(Path(__file__).with_name("importer.py")), kind]
 
 

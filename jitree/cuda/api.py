@@ -19,16 +19,8 @@ from itertools import chain, filterfalse, repeat, starmap
 from operator import add, call, itemgetter, methodcaller
 from typing import Any, Final
 
+from jitree import errors
 from jitree.base.finalizers import Finalizer
-from jitree.errors import (
-    StatusCode,
-    StatusError,
-    UnavailableError,
-    UnimplementedError,
-    again,
-    pass_interruption,
-    status_error,
-)
 
 OUT_OF_MEMORY: Final = 2
 NOT_INITIALIZED: Final = 3
@@ -37,29 +29,29 @@ NOT_READY: Final = 600
 PEER_ACCESS_ALREADY_ENABLED: Final = 704
 
 _STATUS: Final = {
-    1: StatusCode.INVALID_ARGUMENT,  # INVALID_VALUE
-    OUT_OF_MEMORY: StatusCode.RESOURCE_EXHAUSTED,
-    NOT_INITIALIZED: StatusCode.FAILED_PRECONDITION,
-    4: StatusCode.CANCELLED,  # DEINITIALIZED: the process ends
-    34: StatusCode.UNAVAILABLE,  # STUB_LIBRARY
-    36: StatusCode.UNAVAILABLE,  # CALL_REQUIRES_NEWER_DRIVER
-    46: StatusCode.UNAVAILABLE,  # DEVICE_UNAVAILABLE: in exclusive use
-    NO_DEVICE: StatusCode.UNAVAILABLE,
-    101: StatusCode.NOT_FOUND,  # INVALID_DEVICE
-    200: StatusCode.INVALID_ARGUMENT,  # INVALID_IMAGE
-    209: StatusCode.INCOMPATIBLE,  # NO_BINARY_FOR_GPU
-    217: StatusCode.UNIMPLEMENTED,  # PEER_ACCESS_UNSUPPORTED
-    218: StatusCode.INVALID_ARGUMENT,  # INVALID_PTX
-    221: StatusCode.UNAVAILABLE,  # JIT_COMPILER_NOT_FOUND
-    222: StatusCode.INCOMPATIBLE,  # UNSUPPORTED_PTX_VERSION
-    400: StatusCode.INVALID_ARGUMENT,  # INVALID_HANDLE
-    500: StatusCode.NOT_FOUND,
-    NOT_READY: StatusCode.DEFERRED,
-    701: StatusCode.RESOURCE_EXHAUSTED,  # LAUNCH_OUT_OF_RESOURCES
-    702: StatusCode.DEADLINE_EXCEEDED,  # LAUNCH_TIMEOUT
-    800: StatusCode.PERMISSION_DENIED,  # NOT_PERMITTED
-    801: StatusCode.UNIMPLEMENTED,  # NOT_SUPPORTED
-    803: StatusCode.UNAVAILABLE,  # SYSTEM_DRIVER_MISMATCH
+    1: errors.StatusCode.INVALID_ARGUMENT,  # INVALID_VALUE
+    OUT_OF_MEMORY: errors.StatusCode.RESOURCE_EXHAUSTED,
+    NOT_INITIALIZED: errors.StatusCode.FAILED_PRECONDITION,
+    4: errors.StatusCode.CANCELLED,  # DEINITIALIZED: the process ends
+    34: errors.StatusCode.UNAVAILABLE,  # STUB_LIBRARY
+    36: errors.StatusCode.UNAVAILABLE,  # CALL_REQUIRES_NEWER_DRIVER
+    46: errors.StatusCode.UNAVAILABLE,  # DEVICE_UNAVAILABLE: in exclusive use
+    NO_DEVICE: errors.StatusCode.UNAVAILABLE,
+    101: errors.StatusCode.NOT_FOUND,  # INVALID_DEVICE
+    200: errors.StatusCode.INVALID_ARGUMENT,  # INVALID_IMAGE
+    209: errors.StatusCode.INCOMPATIBLE,  # NO_BINARY_FOR_GPU
+    217: errors.StatusCode.UNIMPLEMENTED,  # PEER_ACCESS_UNSUPPORTED
+    218: errors.StatusCode.INVALID_ARGUMENT,  # INVALID_PTX
+    221: errors.StatusCode.UNAVAILABLE,  # JIT_COMPILER_NOT_FOUND
+    222: errors.StatusCode.INCOMPATIBLE,  # UNSUPPORTED_PTX_VERSION
+    400: errors.StatusCode.INVALID_ARGUMENT,  # INVALID_HANDLE
+    500: errors.StatusCode.NOT_FOUND,
+    NOT_READY: errors.StatusCode.DEFERRED,
+    701: errors.StatusCode.RESOURCE_EXHAUSTED,  # LAUNCH_OUT_OF_RESOURCES
+    702: errors.StatusCode.DEADLINE_EXCEEDED,  # LAUNCH_TIMEOUT
+    800: errors.StatusCode.PERMISSION_DENIED,  # NOT_PERMITTED
+    801: errors.StatusCode.UNIMPLEMENTED,  # NOT_SUPPORTED
+    803: errors.StatusCode.UNAVAILABLE,  # SYSTEM_DRIVER_MISMATCH
 }
 
 LOST: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 911))
@@ -83,9 +75,9 @@ _GIVEN_BACK: Final = itemgetter(-1)
 Action = Callable[[], object]
 
 
-def status_of(result: int) -> StatusCode:
+def status_of(result: int) -> errors.StatusCode:
     """INTERNAL for what a correct program never meets."""
-    return _STATUS.get(result, StatusCode.INTERNAL)
+    return _STATUS.get(result, errors.StatusCode.INTERNAL)
 
 
 def load_bindings() -> Any:
@@ -96,7 +88,7 @@ def load_bindings() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise UnavailableError(
+        raise errors.UnavailableError(
             f"the driver 'cuda' needs the Python package cuda-python ({error}); install it with {_INSTALL}"
         ) from error
     try:
@@ -104,13 +96,13 @@ def load_bindings() -> Any:
         api.call("cuInit", 0)
         version = api.call("cuDriverGetVersion")
     except RuntimeError as error:  # of the bindings when there is no library, or a StatusError
-        pass_interruption(error)
-        raise UnavailableError(
+        errors.pass_interruption(error)
+        raise errors.UnavailableError(
             f"the CUDA driver cannot be used: {error}; install an NVIDIA driver of version 525 (CUDA 12.0) "
             "or newer, and give the process or container access to the GPU"
         ) from error
     if version < MINIMUM_DRIVER:
-        raise UnavailableError(
+        raise errors.UnavailableError(
             f"the NVIDIA driver is for CUDA {version // 1000}.{version % 1000 // 10}, older than 12.0; "
             "install version 525 or newer"
         )
@@ -126,7 +118,7 @@ class Api:
         """``driver``: the bindings' module; ``name``: of the device, for messages."""
         self.driver = driver
         self.name = name
-        self.lost: StatusError | None = None
+        self.lost: errors.StatusError | None = None
         """The failure that lost the device, as it is raised from then on. Raise copies (``again``)."""
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -145,24 +137,24 @@ class Api:
         if result:
             raise self.failure(name, result)
 
-    def failure(self, name: str, result: int) -> StatusError:
+    def failure(self, name: str, result: int) -> errors.StatusError:
         """Makes the error of a result, and keeps the first that loses the device."""
         if self.lost is not None:
-            return again(self.lost)
+            return errors.again(self.lost)
         message = f"{name} on {self.name} failed: {self.describe(result)}"
         if int(result) == NOT_INITIALIZED:
             message += f"; {_FORKED}"
         if int(result) not in LOST:
-            return status_error(status_of(int(result)), message)
-        self.lost = status_error(
+            return errors.status_error(status_of(int(result)), message)
+        self.lost = errors.status_error(
             status_of(int(result)), f"the device {self.name} is lost and needs a new process: {message}"
         )
-        return again(self.lost)
+        return errors.again(self.lost)
 
     def check_alive(self) -> None:
         """Raises the failure that lost the device, if it is lost."""
         if self.lost is not None:
-            raise again(self.lost)
+            raise errors.again(self.lost)
 
     def describe(self, result: int) -> str:
         """``CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered``."""
@@ -181,7 +173,7 @@ class Api:
         """
         result, address, _ = self.driver.cuGetProcAddress(name.encode(), _SYMBOL_VERSION, 0)
         if result or not address:
-            raise UnimplementedError(f"the CUDA driver has no function {name}")
+            raise errors.UnimplementedError(f"the CUDA driver has no function {name}")
         return int(address)
 
     # Calls of the hot path, without the detour over the name.

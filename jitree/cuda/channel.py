@@ -19,19 +19,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from jitree import errors
 from jitree.base import cancel_scopes
-from jitree.base.finalizers import Finalizer, guard
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import Finalizer, SharedWeakSet, guard
 from jitree.cuda import nccl
 from jitree.cuda.nccl import ABANDONED, Communicator, release_abandoned
-from jitree.errors import (
-    CancelledError,
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    StatusError,
-    again,
-)
 from jitree.hal import checks
 from jitree.hal.groups.rendezvous import environment_provider
 from jitree.hal.local.queue_record import LOST
@@ -95,7 +87,7 @@ class CudaChannel(Channel):
         self.joined.begin("ncclCommSplit")
         try:
             return part if part.join(split, self.joined.require_members) else None
-        except StatusError as error:
+        except errors.StatusError as error:
             failure = self.joined.named(error)
             self.watch.fail(failure.with_context("other members of a channel have not come to split it"))
             self.watch.require_whole()
@@ -137,21 +129,21 @@ def create_channel(
         rank = default_rank if rank == _UNSTATED else rank
         count = default_count if count == _UNSTATED else count
     if not 0 <= rank < count:
-        raise InvalidArgumentError(f"a channel cannot have member {rank} of {count}")
+        raise errors.InvalidArgumentError(f"a channel cannot have member {rank} of {count}")
     if identifier is None:
         identifier = b"" if count > 1 and rank else library.new_identifier()
         if count > 1 and provider is not None:
             with cancel_scopes.deadline(watch.seconds if watch.has_joined else None):  # all have come once
                 identifier = provider.exchange_default_id(identifier)
     if len(identifier) != nccl.IDENTIFIER_SIZE:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"the id of a channel has {len(identifier)} bytes; ids of NCCL have {nccl.IDENTIFIER_SIZE}"
         )
     watch.require_whole()
     channel = CudaChannel(library, context, watch)
     try:
         channel.join(lambda made: library.join(made, count, identifier, rank))
-    except StatusError as error:
+    except errors.StatusError as error:
         error.with_context(f"member {rank} of {count} joins the group of a channel on {context.api.name}")
         raise
     return channel
@@ -160,11 +152,11 @@ def create_channel(
 def check_channel(channel: Channel, context: CudaContext) -> CudaChannel:
     """The channel, if its collectives can run in a context. INVALID_ARGUMENT for another device's."""
     if not isinstance(channel, CudaChannel):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"a channel of type {type(channel).__name__} cannot be used by a cuda device"
         )
     if channel.context is not context:
-        raise FailedPreconditionError(
+        raise errors.FailedPreconditionError(
             f"a channel of device cuda://{channel.context.ordinal} was used by device "
             f"cuda://{context.ordinal}"
         )
@@ -197,7 +189,7 @@ class GroupWatch:
         self._communicators: SharedWeakSet[Communicator] = SharedWeakSet()
         self._flights: deque[_Flight] = deque()
         self._is_watching = False
-        self._failure: StatusError | None = None
+        self._failure: errors.StatusError | None = None
         self.has_joined = False
         """Whether the members of a group have found each other."""
 
@@ -210,7 +202,7 @@ class GroupWatch:
     def require_whole(self) -> None:
         """Raises what happened to a group of the device."""
         if self._failure is not None:
-            raise again(self._failure)
+            raise errors.again(self._failure)
 
     @contextmanager
     def watched(self, communicators: frozenset[Communicator]) -> Iterator[None]:
@@ -231,11 +223,11 @@ class GroupWatch:
             end = stream.events.acquire()
             stream.api.record_event(end.handle, stream.handle)
             flight.end = end
-        except StatusError as error:  # others may have begun what this member has not
+        except errors.StatusError as error:  # others may have begun what this member has not
             self.fail(error)
             self.require_whole()
         except BaseException as error:
-            self.fail(CancelledError(f"a collective was ended by {type(error).__name__}"))
+            self.fail(errors.CancelledError(f"a collective was ended by {type(error).__name__}"))
             raise
 
     def _begin(self, flight: _Flight) -> None:
@@ -263,10 +255,10 @@ class GroupWatch:
         for communicator in communicators:
             communicator.leave()
 
-    def fail(self, error: StatusError) -> None:
+    def fail(self, error: errors.StatusError) -> None:
         """The device's groups do not go on, nor does the device. Only the first failure counts."""
         api = self.stream.api
-        failure = again(error).with_context(
+        failure = errors.again(error).with_context(
             f"{api.name} takes no more work: open the device again, as in a new session, and join a new group"
         )
         with self._lock:
@@ -302,7 +294,7 @@ class GroupWatch:
             elif self._flights:
                 time.sleep(LOOK_SECONDS)
 
-    def _look(self) -> StatusError | None:
+    def _look(self) -> errors.StatusError | None:
         """Forgets what is done; what is wrong with the oldest collectives in progress."""
         stream = self.stream
         try:
@@ -314,11 +306,11 @@ class GroupWatch:
                 self._flights.popleft()
                 flight.begin.release()
                 flight.end.release()
-        except StatusError as error:  # the device is lost
+        except errors.StatusError as error:  # the device is lost
             return error
         return self._failure
 
-    def _missing(self, flight: _Flight) -> StatusError | None:
+    def _missing(self, flight: _Flight) -> errors.StatusError | None:
         for communicator in flight.communicators:
             failure = communicator.failure()
             if failure is not None:
@@ -331,9 +323,9 @@ class GroupWatch:
             return self.late("other members of a group have not come to a collective")
         return self._failure
 
-    def late(self, what: str) -> StatusError:
+    def late(self, what: str) -> errors.StatusError:
         """The error for members that are late."""
-        return DeadlineExceededError(
+        return errors.DeadlineExceededError(
             f"{what} within {self.seconds:g} s (the device {self.stream.api.name} may state another "
             "collective_timeout)"
         )

@@ -13,8 +13,7 @@ import numpy as np
 
 from jitree.base.arguments import object_of
 from jitree.base.elements import Bytes
-from jitree.base.finalizers import Finalized, guard
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import Finalized, SharedWeakSet, guard
 from jitree.cuda import transfers
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.channel import USUAL_SECONDS, GroupWatch, create_channel
@@ -222,9 +221,7 @@ class CudaDevice(Finalized, Device):
         command_buffer.mark_submitted()
         return command_buffer, bound
 
-    @property
-    def is_observable(self) -> bool:
-        return True
+    is_observable = True
 
     def _submit_observed(
         self,

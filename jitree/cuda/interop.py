@@ -27,8 +27,7 @@ from jitree.base.dlpack import (
     require_memory,
 )
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME
-from jitree.base.finalizers import Finalizer, uninterrupted
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import Finalizer, SharedWeakSet, uninterrupted
 from jitree.cuda import transfers
 from jitree.errors import InvalidArgumentError, has_attribute, pass_interruption
 from jitree.hal.buffer import BufferView

@@ -26,7 +26,7 @@ from jitree.base.finalizers import guard
 from jitree.base.platform import open_library
 from jitree.errors import CancelledError, StatusError, is_interruption, pass_interruption
 from jitree.hal.groups.presence import FAILED, LEFT, NOTE_BYTES, Presence
-from jitree.hal.groups.transport import wait_looking
+from jitree.hal.groups.rendezvous import wait_looking
 
 if TYPE_CHECKING:
     from jitree.cuda.context import CudaContext

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import SharedWeakSet
 from jitree.cuda.executable import CudaFunctionTable, CudaKernel, OwnKernel, OwnParameter
 from jitree.cuda.kernels import THREADS
 from jitree.errors import OutOfRangeError

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.codegen.record import size_of, words_of
 from jitree.cuda.command_buffer import CudaCommandBuffer
 from jitree.cuda.graph import join_graphs
-from jitree.cuda.launches import mixed, sequence_hash
-from jitree.cuda.stream_record import BUCKETS, MOST_HELD, MOST_WANTED, ProgramTableRecord
+from jitree.cuda.launches import BUCKETS, MOST_HELD, MOST_WANTED, ProgramTableRecord, mixed, sequence_hash
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.command_layout import KIND_DISPATCH
 from jitree.hal.enums import MemoryType

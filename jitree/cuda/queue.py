@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TypeVar
 
+from jitree import errors
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import CURRENT
 from jitree.base.finalizers import end_each, guard
@@ -22,14 +23,6 @@ from jitree.cuda.completion import InboxThread
 from jitree.cuda.context import PooledEvent
 from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.stream import Stream
-from jitree.errors import (
-    CancelledError,
-    FailedPreconditionError,
-    InternalError,
-    StatusError,
-    again,
-    is_interruption,
-)
 from jitree.hal.fence import Fence, check_fences
 from jitree.hal.profiling import now
 from jitree.hal.semaphore import ReachedCallback, Timepoint
@@ -67,7 +60,7 @@ class DeferredOperation:
         """``action`` None: the fences are all there is."""
         self.waiting = waiting
         self.limit = cancel_scopes.limit()
-        self.interrupted: StatusError | None = None
+        self.interrupted: errors.StatusError | None = None
         """Why it is not to be submitted any more."""
         self.name = name
         self.wait = wait
@@ -100,9 +93,9 @@ class DeferredOperation:
     def is_held_up(self) -> bool:
         return are_held_up(self.wait.timepoints)
 
-    def interrupt(self, failure: StatusError) -> None:
+    def interrupt(self, failure: errors.StatusError) -> None:
         self.interrupted = failure
-        self.waiting.fail(self, again(failure))
+        self.waiting.fail(self, errors.again(failure))
 
     def describe(self) -> str:
         return f"{self.name}, which waits for its wait fence"
@@ -112,7 +105,7 @@ class DeferredOperation:
             timepoint.cancel()
         self.timepoints = ()
 
-    def cancel(self, failure: StatusError) -> None:
+    def cancel(self, failure: errors.StatusError) -> None:
         """Ends the operation without its work, after the submitter has gone on. What no fence carries becomes
         a warning."""
         self.action = None
@@ -154,13 +147,13 @@ class DeferredWork:
                 self._waiting[operation] = None
         if is_closed:
             self._worker.close()  # which may have begun again
-            raise FailedPreconditionError(f"{operation.name}: the device has been closed")
+            raise errors.FailedPreconditionError(f"{operation.name}: the device has been closed")
         operation.announce()
         operation.timepoints = when_scheduled(
             operation.wait, lambda failure: self._schedule(operation, failure)
         )
 
-    def fail(self, operation: DeferredOperation, failure: StatusError) -> None:
+    def fail(self, operation: DeferredOperation, failure: errors.StatusError) -> None:
         """Fails an operation that is still on the list, without doing its work. It does so also where a
         signal's handler raises meanwhile: others may wait for it. Only the thread that takes it off the list
         fails it."""
@@ -172,7 +165,7 @@ class DeferredWork:
             if is_there:
                 _end(operation, failure)
         except BaseException as error:
-            if is_there and is_interruption(error):
+            if is_there and errors.is_interruption(error):
                 self._waiting.pop(operation, None)
                 _end(operation, failure)
             raise
@@ -185,7 +178,7 @@ class DeferredWork:
         end_each(self._waiting, self._lock, _cancel)
         self._worker.close()
 
-    def _schedule(self, operation: DeferredOperation, failure: StatusError | None) -> None:
+    def _schedule(self, operation: DeferredOperation, failure: errors.StatusError | None) -> None:
         """The wait fence was reached, promised or failed, on whatever thread did that."""
         if failure is not None and operation.signal is None:
             self.fail(operation, failure)
@@ -201,10 +194,10 @@ class DeferredWork:
 
 def _cancel(operation: DeferredOperation) -> None:
     message = f"{operation.name}: the device was closed before its wait fence was reached"
-    _end(operation, CancelledError(message))
+    _end(operation, errors.CancelledError(message))
 
 
-def _end(operation: DeferredOperation, failure: StatusError) -> None:
+def _end(operation: DeferredOperation, failure: errors.StatusError) -> None:
     operation.stop_waiting()
     operation.cancel(failure)
 
@@ -250,7 +243,7 @@ class CudaQueue:
         A failure that is known before the call returns and that no signal fence carries is raised.
         """
         if self._closed:
-            raise FailedPreconditionError(f"{name}: the device has been closed")
+            raise errors.FailedPreconditionError(f"{name}: the device has been closed")
         check_fences(wait, signal)
         failure = None if wait is None else wait.failure
         if failure is None:
@@ -261,14 +254,14 @@ class CudaQueue:
             if failure is None:
                 return
         if signal is None:
-            raise again(failure)
+            raise errors.again(failure)
         signal.fail(failure)
 
     def perform(self, name: str, action: Callable[[], T]) -> T:
         """Submits device work that waits for earlier submissions only. Gives what the action returns, or
         raises its failure."""
         if self._closed:
-            raise FailedPreconditionError(f"{name}: the device has been closed")
+            raise errors.FailedPreconditionError(f"{name}: the device has been closed")
         stream = self.stream
         with stream.lock:
             stream.begin()
@@ -295,7 +288,7 @@ class CudaQueue:
 
     def _enter(
         self, name: str, wait: Fence | None, signal: Fence | None, action: Action | None
-    ) -> StatusError | None:
+    ) -> errors.StatusError | None:
         """Submits an operation whose waits are reached or promised; returns the failure."""
         stream = self.stream
         if isinstance(action, Stepwise):
@@ -310,7 +303,7 @@ class CudaQueue:
             action = None
         try:
             marks = () if wait is None else self._marks(wait)
-        except StatusError as error:
+        except errors.StatusError as error:
             return error
         with stream.lock:
             try:
@@ -364,15 +357,15 @@ class CudaQueue:
             operation.cancel(failure)
 
 
-def _failure(name: str, signal: Fence | None, error: BaseException) -> StatusError:
+def _failure(name: str, signal: Fence | None, error: BaseException) -> errors.StatusError:
     """What an exception in an operation means; raises those that end the thread's work."""
-    if is_interruption(error):
+    if errors.is_interruption(error):
         if signal is not None:
-            signal.fail(CancelledError(f"{name} was interrupted"))
+            signal.fail(errors.CancelledError(f"{name} was interrupted"))
         raise error
-    if isinstance(error, StatusError):
+    if isinstance(error, errors.StatusError):
         return error
-    failure = InternalError(f"{name} failed: {type(error).__name__}: {error}")
+    failure = errors.InternalError(f"{name} failed: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
 

@@ -18,13 +18,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import finalize
 
-from jitree.base.finalizers import guard
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import SharedWeakSet, guard
 from jitree.codegen import image
 from jitree.codegen.record import size_of, words_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
+from jitree.cuda.launches import MOST_HELD, MOST_HELD_WORDS, MOST_NEIGHBOURS, StreamRecord
 from jitree.cuda.plan import Submission
-from jitree.cuda.stream_record import MOST_HELD, MOST_HELD_WORDS, MOST_NEIGHBOURS, StreamRecord
 from jitree.errors import FailedPreconditionError, UnimplementedError
 from jitree.hal import watchdog
 from jitree.hal.buffer import UNTOLD, Allocation

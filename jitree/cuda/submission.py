@@ -27,6 +27,12 @@ from jitree.codegen.record import (
     size_of,
 )
 from jitree.cuda.launches import (
+    BUCKETS,
+    MOST_NEIGHBOURS,
+    ProgramRecord,
+    ProgramTableRecord,
+    Shape,
+    StreamRecord,
     are_launches,
     asks_python,
     can_wait,
@@ -38,14 +44,6 @@ from jitree.cuda.launches import (
     launch_singly,
     mixed,
     words_of,
-)
-from jitree.cuda.stream_record import (
-    BUCKETS,
-    MOST_NEIGHBOURS,
-    ProgramRecord,
-    ProgramTableRecord,
-    Shape,
-    StreamRecord,
 )
 from jitree.hal.command_layout import (
     KIND_COPY,

@@ -13,19 +13,13 @@ from functools import partial, partialmethod
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from jitree import errors
 from jitree.base.finalizers import guard
 from jitree.debug.breakpoints import names_in
 from jitree.debug.debugger import Debugger, FrontEnd, Stopped, describe_dispatch
 from jitree.debug.frames import assign, evaluate
 from jitree.debug.shell import source_of
 from jitree.debug.stepper import CONTINUE, FINISH, NEXT, QUIT, STEP, Way
-from jitree.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    StatusError,
-    UnavailableError,
-    pass_interruption,
-)
 
 if TYPE_CHECKING:
     from io import RawIOBase
@@ -110,7 +104,7 @@ class Adapter(FrontEnd):
             with redirect_stdout(_Output(self)):
                 yield
             code = 0
-        except StatusError as error:
+        except errors.StatusError as error:
             if not self._is_ending:
                 self._event("output", {"category": "stderr", "output": f"{error}\n"})
         finally:
@@ -131,7 +125,7 @@ class Adapter(FrontEnd):
                 self._write.write(b"Content-Length: %d\r\n\r\n" % len(data) + data)
                 self._write.flush()
             except (OSError, ValueError) as error:  # the editor has gone; the reader notices too
-                pass_interruption(error)
+                errors.pass_interruption(error)
                 self._has_left = True
 
     def _message(self) -> Body | None:
@@ -143,24 +137,26 @@ class Adapter(FrontEnd):
         if not line:
             return None
         if not length.isdigit() or int(length) > _MOST:
-            raise UnavailableError("a message of the Debug Adapter Protocol begins with Content-Length")
+            raise errors.UnavailableError(
+                "a message of the Debug Adapter Protocol begins with Content-Length"
+            )
         data = b""
         while len(data) < int(length) and (part := self._read.read(int(length) - len(data))):
             data += part
         try:
             found = json.loads(data)
         except (ValueError, RecursionError) as error:
-            pass_interruption(error)
-            raise UnavailableError(f"a message of the editor is no JSON: {error}") from None
+            errors.pass_interruption(error)
+            raise errors.UnavailableError(f"a message of the editor is no JSON: {error}") from None
         if not isinstance(found, dict):
-            raise UnavailableError("a message of the editor is no object")
+            raise errors.UnavailableError("a message of the editor is no object")
         return found
 
     def _serve(self) -> None:
         try:
             while not self._has_left and (request := self._message()) is not None:
                 self._answer(request)
-        except StatusError as error:
+        except errors.StatusError as error:
             self.tell(f"the debugger ends: {error}")
         finally:  # else the program waits for ever
             self._leave()
@@ -173,14 +169,14 @@ class Adapter(FrontEnd):
         try:
             handler = getattr(self, f"_on_{name}", None)
             if handler is None:
-                raise NotFoundError(f"the request '{name}' is not known")
+                raise errors.NotFoundError(f"the request '{name}' is not known")
             found = handler(arguments)
             after = found if callable(found) else None
             response |= {"success": True, "body": found if isinstance(found, dict) else {}}
-        except StatusError as error:
+        except errors.StatusError as error:
             response |= _refused(error.message)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            pass_interruption(error)
+            errors.pass_interruption(error)
             response |= _refused(f"the arguments of '{name}' are no such: {error!r}")
         self._send(response)
         if after is not None:
@@ -224,7 +220,7 @@ class Adapter(FrontEnd):
 
     def _require_debugger(self) -> Debugger:
         if self._debugger is None:
-            raise InvalidArgumentError("nothing is launched yet")
+            raise errors.InvalidArgumentError("nothing is launched yet")
         return self._debugger
 
     def _on_setBreakpoints(self, arguments: Body) -> Body:
@@ -258,7 +254,7 @@ class Adapter(FrontEnd):
                 item = add(row)
                 numbers.append(item.number)
                 found.append({"verified": True, "id": item.number})
-            except StatusError as error:
+            except errors.StatusError as error:
                 found.append({"verified": False, "message": error.message})
         return {"breakpoints": found}
 
@@ -266,13 +262,13 @@ class Adapter(FrontEnd):
 
     def _require_stopped(self) -> Stopped:
         if self._stopped is None:
-            raise InvalidArgumentError("the program is running")
+            raise errors.InvalidArgumentError("the program is running")
         return self._stopped
 
     def _frame(self, arguments: Body, name: str = "frameId") -> Frame:
         number, frames = int(arguments[name]), self._require_stopped().frames
         if not 0 < number <= len(frames):
-            raise NotFoundError(f"there is no frame {number}")
+            raise errors.NotFoundError(f"there is no frame {number}")
         return frames[number - 1]
 
     def _on_stackTrace(self, arguments: Body) -> Body:
@@ -285,7 +281,7 @@ class Adapter(FrontEnd):
         try:
             path, line = source_of(frame)
             return body | {"line": line, "source": {"name": path.name, "path": str(path.resolve())}}
-        except NotFoundError:
+        except errors.NotFoundError:
             code = frame.code
         if code not in self._listings:
             self._listings.append(code)

@@ -8,9 +8,8 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.arguments import items, object_of
-from jitree.base.finalizers import Unique
+from jitree.base.finalizers import SharedWeakKeys, Unique
 from jitree.base.records import Flags
-from jitree.base.weak_sets import SharedWeakKeys
 from jitree.codegen.image import look_for_ended_builders
 from jitree.dispatch.engine import Engine
 from jitree.dispatch.function import VmFunction

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import Scope
-from jitree.base.finalizers import require_no_brief_guard, with_lock
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import SharedWeakSet, require_no_brief_guard, with_lock
 from jitree.codegen.record import size_of, words_of
 from jitree.dispatch.engine import YIELD
 from jitree.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, StatusError

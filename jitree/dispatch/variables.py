@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import numpy as np
 
 from jitree.base import cancel_scopes
-from jitree.base.finalizers import with_lock
-from jitree.base.weak_sets import SharedWeakKeys
+from jitree.base.finalizers import SharedWeakKeys, with_lock
 from jitree.dispatch.engine import Pending
 from jitree.errors import FailedPreconditionError
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES

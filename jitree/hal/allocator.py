@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.arguments import integer, integers, shown
-from jitree.base.finalizers import Unique
+from jitree.base.finalizers import SharedWeakSet, Unique
 from jitree.base.records import NamedTuple
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.buffer import no_device
 from jitree.hal.enums import BufferCompatibility, MemoryType

@@ -12,9 +12,8 @@ from weakref import ref
 import numpy as np
 
 from jitree.base.arguments import integer, items, object_of
-from jitree.base.finalizers import Unique
+from jitree.base.finalizers import SharedWeakSet, Unique
 from jitree.base.memory import require_listing
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.hal import enums
 from jitree.hal.buffer import Buffer, no_device

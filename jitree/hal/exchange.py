@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from jitree.base.weak_sets import SharedWeakValues
+from jitree.base.finalizers import SharedWeakValues
 
 if TYPE_CHECKING:
     from jitree.hal.buffer import Buffer, BufferView

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.finalizers import SharedWeakSet
 from jitree.base.records import NamedTuple, Protocol
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import words_of
 from jitree.errors import NotFoundError, StatusCode, StatusError, UnimplementedError
 from jitree.hal.command_layout import ExecutableRecord

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.arguments import integer, natural
-from jitree.base.finalizers import Finalizer, brief_guard, uninterrupted
+from jitree.base.finalizers import Finalizer, SharedWeakSet, SharedWeakValues, brief_guard, uninterrupted
 from jitree.base.platform import READ, WRITE, Mapping, whole_pages
-from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.hal.allocator import (
     Accounting,

@@ -53,10 +53,8 @@ class QueueOperations(abc.ABC):
     readers: tuple[EventReader, ...] = ()
     """Those of its events (:mod:`jitree.base.events`)."""
 
-    @property
-    def is_observable(self) -> bool:
-        """Whether the device tells readers of single steps."""
-        return False
+    is_observable = False
+    """Whether the device tells readers of single steps."""
 
     def listen(self, reader: EventReader) -> None:
         """Tells a reader of all that is submitted from now on. Others go on being told.

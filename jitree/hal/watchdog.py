@@ -15,8 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.arguments import shown
-from jitree.base.finalizers import guard
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import SharedWeakSet, guard
 from jitree.errors import InvalidArgumentError, tell
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree.base.finalizers import SharedWeakKeys
 from jitree.base.platform import open_library
-from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InternalError, UnavailableError, pass_interruption
 from jitree.kernels.kernel import DEVICE, Kernel, KernelCall
 
 if TYPE_CHECKING:
     from jitree.cuda.stream import Stream
-    from jitree.kernels.cuda_calls import DeviceTensor
+    from jitree.kernels.cuda import DeviceTensor
 
 _SONAMES: Final = ("libcublas.so.13", "libcublas.so.12")
 _ONE, _ZERO = ctypes.c_float(1), ctypes.c_float(0)

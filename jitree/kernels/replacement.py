@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jitree import errors
 from jitree.base.arguments import shown
-from jitree.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    UnimplementedError,
-)
 from jitree.hal.executable import Executable, LocalExecutable
 from jitree.kernels.kernel import Kernel
 from jitree.kernels.local import LocalKernel
@@ -25,8 +20,6 @@ from jitree.regs.memory import address_of
 from jitree.vmfb.decode import BytecodeModule
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from jitree.base.elements import Bytes
     from jitree.dispatch.context import Context
     from jitree.hal.device import Device
@@ -86,7 +79,7 @@ class Replacements:
         """FAILED_PRECONDITION for what another kernel replaces."""
         for other in self.active:
             if place in other.replaced:
-                raise FailedPreconditionError(
+                raise errors.FailedPreconditionError(
                     f"replace: {name} is replaced already, by '{other.kernel.name}'; undo that first"
                 )
 
@@ -118,7 +111,7 @@ class Replacement(abc.ABC):
     def __init__(self, owner: Replacements, patterns: str | Sequence[str], kernel: Any) -> None:
         self.patterns = tuple(patterns) if isinstance(patterns, (list, tuple)) else (patterns,)
         if not self.patterns or not all(isinstance(pattern, str) for pattern in self.patterns):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "replace: expected the name of a dispatch, such as 'module.main_dispatch_0*', or a list of "
                 f"those of a run, but got {shown(patterns)}"
             )
@@ -153,9 +146,7 @@ class Replacement(abc.ABC):
     def __enter__(self) -> Replacement:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.undo()
 
     def __repr__(self) -> str:
@@ -199,7 +190,7 @@ class ReplacedDispatches(Replacement):
                     each.module.imports[number].full_name for each in programs for number in each.targets
                 )
                 found = near(pattern, (*(name for name, _ in names), *imports)) or "none"
-                raise NotFoundError(
+                raise errors.NotFoundError(
                     f"replace: no dispatch and no import of the session is called '{pattern}'; near it are: "
                     f"{found}"
                 )
@@ -231,7 +222,7 @@ class ReplacedDispatches(Replacement):
         for pattern, functions in zip(self.patterns, found, strict=True):
             if len(functions) > 1:
                 names = ", ".join(executable.function_name(ordinal) for executable, ordinal in functions)
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     f"replace: each pattern of a run is to mean one dispatch, but '{pattern}' means {names}"
                 )
         return [tuple(f[0] for f in found)] if all(found) and not self._kernels else []
@@ -243,7 +234,7 @@ class ReplacedDispatches(Replacement):
         local = [(each, number) for each, number in functions if isinstance(each, LocalExecutable)]
         if len(local) == len(functions):
             if isinstance(self.kernel.function, str):
-                raise InvalidArgumentError(
+                raise errors.InvalidArgumentError(
                     f"replace: a kernel that is a text runs on a GPU, not on the device of {local[0][0].name}"
                 )
             self._kernels.append(LocalKernel(self.kernel, local, self._allowed))
@@ -259,7 +250,7 @@ class ReplacedDispatches(Replacement):
         own = [(each, number) for each, number in functions if isinstance(each, CudaExecutable)]
         if len(own) < len(functions):
             names = ", ".join(executable.function_name(ordinal) for executable, ordinal in functions)
-            raise UnimplementedError(
+            raise errors.UnimplementedError(
                 f"replace: {names} run on a device whose dispatches cannot be replaced; those of local-task, "
                 "local-sync and cuda can"
             )

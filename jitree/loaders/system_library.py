@@ -24,14 +24,6 @@ from jitree.base.finalizers import Finalizer, OwnedDescriptor, uninterrupted
 from jitree.base.memory import note_native
 from jitree.base.platform import files, open_library, open_math_library
 from jitree.base.records import Protocol
-from jitree.errors import (
-    FailedPreconditionError,
-    IncompatibleError,
-    NotFoundError,
-    attribute_of,
-    error_context,
-    pass_interruption,
-)
 from jitree.hal.executable import ExecutableLoader, ExecutableParameters
 from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import host_architecture, select_slice
@@ -63,7 +55,7 @@ class SharedObject:
         """
         architecture = host_architecture()
         if architecture is None:
-            raise IncompatibleError("libraries cannot be loaded on this machine's architecture")
+            raise errors.IncompatibleError("libraries cannot be loaded on this machine's architecture")
         # Linkers read what the headers say without looking where a file ends, and end the process.
         read_elf(memoryview(data), architecture)
         open_math_library()
@@ -72,8 +64,10 @@ class SharedObject:
             # All symbols are bound now: with lazy binding a missing one would end the process when called.
             library = open_library(path)
         except OSError as error:
-            pass_interruption(error)
-            raise FailedPreconditionError(f"the system's linker cannot load the library: {error}") from None
+            errors.pass_interruption(error)
+            raise errors.FailedPreconditionError(
+                f"the system's linker cannot load the library: {error}"
+            ) from None
         self._library = library
         self._ranges = files.mapped_ranges(status.st_dev, status.st_ino)
         self._ending = Finalizer(uninterrupted(partial(_close, library._handle, keep)))
@@ -98,7 +92,7 @@ class SharedObject:
     def from_path(path: Path) -> SharedObject:
         """Opens a library file. NOT_FOUND if there is none."""
         if not path.is_file():
-            raise NotFoundError(f"no library at '{path}'")
+            raise errors.NotFoundError(f"no library at '{path}'")
         return SharedObject(str(path.resolve()), path.read_bytes())
 
     def symbol(self, name: str) -> int | None:
@@ -106,7 +100,7 @@ class SharedObject:
         try:
             function = self._library[name]
         except AttributeError as error:
-            pass_interruption(error)
+            errors.pass_interruption(error)
             return None
         return ctypes.cast(function, ctypes.c_void_p).value
 
@@ -119,14 +113,16 @@ class SharedObject:
         available = self._range(address, 1, what).end - address
         text, nul, _ = ctypes.string_at(address, available).partition(b"\0")
         if not nul:
-            raise FailedPreconditionError(f"the library cannot be loaded: {what} at {address:#x} has no end")
+            raise errors.FailedPreconditionError(
+                f"the library cannot be loaded: {what} at {address:#x} has no end"
+            )
         return text
 
     def check_code(self, address: int, size: int, what: str) -> int:
         """Where the executable range with these bytes ends; FAILED_PRECONDITION if there is none."""
         found = self._range(address, size, what)
         if not found.executable:
-            raise FailedPreconditionError(
+            raise errors.FailedPreconditionError(
                 f"the library cannot be loaded: {what} at {address:#x} is not in an executable segment"
             )
         return found.end
@@ -135,7 +131,7 @@ class SharedObject:
         for mapped in self._ranges:
             if mapped.start <= address and address + size <= mapped.end:
                 return mapped
-        raise FailedPreconditionError(
+        raise errors.FailedPreconditionError(
             f"the library cannot be loaded: {what} ({size} bytes at {address:#x}) is outside its segments"
         )
 
@@ -170,12 +166,12 @@ class SystemLibraryLoader(ExecutableLoader):
         FAILED_PRECONDITION if it is no library for this machine or needs symbols that no global library
         has, NOT_FOUND without the query function; the rest as of embedded libraries.
         """
-        with error_context(f"loading an executable of format '{parameters.format}'"):
+        with errors.error_context(f"loading an executable of format '{parameters.format}'"):
             data = library_bytes(memoryview(parameters.data).cast("B"))
             library = SharedObject.from_bytes(data)
             query = library.symbol(QUERY_SYMBOL)
             if query is None:
-                raise NotFoundError(
+                raise errors.NotFoundError(
                     f"the system library does not export {QUERY_SYMBOL}; it is not an IREE executable"
                 )
             executable = link_library(library, query, parameters.constants, self._providers)
@@ -194,7 +190,7 @@ def library_bytes(data: memoryview) -> memoryview:
     if magic != _FOOTER_MAGIC:
         return data
     if offset + size > len(data) - _FOOTER.size:
-        raise FailedPreconditionError(
+        raise errors.FailedPreconditionError(
             f"the system library's footer says bytes {offset} to {offset + size}, but there are "
             f"{len(data) - _FOOTER.size}"
         )
@@ -322,7 +318,7 @@ def _address(name: str, function: Any) -> tuple[int, int]:
     if isinstance(function, _ctypes.CFuncPtr):
         function = ctypes.cast(function, ctypes.c_void_p).value
     elif not isinstance(function, int):
-        function = attribute_of(function, "address")  # Numba's
+        function = errors.attribute_of(function, "address")  # Numba's
     if not isinstance(function, int) or function <= 0:
         raise errors.InvalidArgumentError(
             f"executable plugin: '{name}' is no C function; pass an address, a ctypes function or a Numba "

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.errors import OutOfRangeError
+from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Allocation, Buffer
+from jitree.hal.command_list import DIRECT, BoundCommands, CommandList, Range
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
-from jitree.hal.executable import ExecutableLoader
+from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
+from jitree.hal.local import executor
+from jitree.modules.hal.devices import parameters_of
 from jitree.modules.hal.module import RowModule, TraceSink, write_to_stderr
 from jitree.modules.hal.native.supply import Supplier
 from jitree.modules.import_rows import text
@@ -21,6 +24,7 @@ from jitree.regs.buffer import VmBuffer
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
     from jitree.hal.device import Device
+
 
 _MEMORY_TYPE: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 _USAGE: Final = int(BufferUsage.TRANSFER | BufferUsage.DISPATCH_STORAGE | BufferUsage.MAPPING)
@@ -113,3 +117,104 @@ def _check_range(source: VmBuffer, offset: int, length: int) -> None:
         raise OutOfRangeError(
             f"bytes {offset} to {offset + length} are outside a buffer of {source.length} bytes"
         )
+
+
+# -- hal_loader: executables that programs run without a device, on the calling thread -------------------
+
+
+MAXIMUM_BINDINGS: Final = 32
+"""The most bindings of one dispatch."""
+
+
+class HalLoaderModule(RowModule):
+    """Executables come from ``loaders``; readers of ``device`` are told of what they are made to do."""
+
+    name = "hal_loader"
+    version = 1
+
+    def __init__(self, loaders: Sequence[ExecutableLoader], device: Device) -> None:
+        self.loaders = tuple(loaders)
+        self.device = device
+
+    def create_state(self, context: ModuleContext) -> LoaderState:
+        return LoaderState(self, Supplier(context.table, (self.device,)))
+
+    def free_state(self, state: object) -> None:
+        assert isinstance(state, LoaderState)
+        state.supplier.close()
+
+
+class LoaderState(ExecutableCache):
+    def __init__(self, module: HalLoaderModule, supplier: Supplier) -> None:
+        super().__init__(module.name, module.loaders)
+        self.device = module.device
+        self.supplier = supplier
+
+
+def load(
+    cache: ExecutableCache, executable_format: VmBuffer, data: VmBuffer, constants: VmBuffer | None
+) -> Executable:
+    """NOT_FOUND when no loader takes the format; INVALID_ARGUMENT for constants that are not whole words."""
+    return cache.prepare_executable(parameters_of(executable_format, data, constants))
+
+
+def dispatch(
+    cache: LoaderState,
+    executable: LocalExecutable,
+    function: int,
+    x: int,
+    y: int,
+    z: int,
+    constants: Sequence[int],
+    bindings: Sequence[tuple[VmBuffer, int, int]],
+) -> None:
+    """Runs a grid of workgroups to its end.
+
+    OUT_OF_RANGE for a function that the executable lacks and ranges outside their buffers,
+    RESOURCE_EXHAUSTED for too many bindings, INVALID_ARGUMENT for other numbers of constants and bindings
+    than the function takes; what the function fails with.
+    """
+    if len(bindings) > MAXIMUM_BINDINGS:
+        raise ResourceExhaustedError(f"a dispatch with {len(bindings)} bindings; at most {MAXIMUM_BINDINGS}")
+    if not 0 <= function < executable.function_count:
+        raise OutOfRangeError(
+            f"function {function} of an executable with {executable.function_count} functions"
+        )
+    _check_count("constants", executable.constant_count(function), len(constants), executable, function)
+    _check_count("bindings", executable.binding_count(function), len(bindings), executable, function)
+    ranges = [_range(*binding) for binding in bindings]
+    commands = CommandList()
+    grid = (x & 0xFFFFFFFF, y & 0xFFFFFFFF, z & 0xFFFFFFFF)
+    commands.dispatch(executable, function, grid, constants, ranges)
+    cache.supplier.learn_dispatch(commands)
+    bound = BoundCommands(commands, *commands.bind(()))
+    readers = cache.device.readers_of(commands) if cache.device.readers else ()
+    if readers:
+        from jitree.hal.stepwise import execute_stepwise
+
+        execute_stepwise(_execute, readers, bound)
+    else:
+        _execute(bound)
+
+
+def _execute(bound: BoundCommands) -> None:
+    executor.execute(bound.commands, bound.addresses, bound.lengths, bound.accesses)
+
+
+def _check_count(
+    what: str, takes: int | None, given: int, executable: LocalExecutable, function: int
+) -> None:
+    if takes is not None and takes != given:
+        name = executable.function_name(function) or f"function {function}"
+        raise InvalidArgumentError(
+            f"{name} of executable '{executable.name}' takes {takes} {what} but got {given}"
+        )
+
+
+def _range(buffer: VmBuffer, offset: int, length: int) -> Range:
+    if not 0 <= offset <= offset + length <= buffer.length:
+        raise OutOfRangeError(
+            f"bytes {offset} to {offset + length} of a binding are outside its buffer of {buffer.length} "
+            "bytes"
+        )
+    return DIRECT, buffer.address + offset, length, buffer.access  # ACCESS_* are MemoryAccess's bits

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from jitree.base.events import ALLOCATION, CALL, DISPATCH, EventReader, listen, stop_listening, unobserved
-from jitree.base.finalizers import Unique, guard
+from jitree.base.finalizers import SharedWeakKeys, Unique, guard
 from jitree.base.records import NamedTuple
-from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import UnimplementedError, locations
 from jitree.hal.command_list import ListCommandBuffer
 from jitree.hal.stepwise import DeviceStep, Extent, merged

@@ -27,8 +27,6 @@ from jitree.observe.profile_rows import Durations, ProfileRow, ProfileTable
 from jitree.observe.profiled import CallParts, CallRecorder, DoneCommand, Noted, ProfiledCall, ProfiledImport
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from matplotlib.figure import Figure
 
     from jitree.hal.device import Device
@@ -114,9 +112,7 @@ class Profile(Unique, Finalized):
     def __enter__(self) -> Profile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.stop()
 
     def _find_places(self) -> None:
@@ -215,7 +211,7 @@ class Profile(Unique, Finalized):
 
     def pieces(self) -> list[Piece]:
         """Tables and a timeline, for a page."""
-        from jitree.observe.pieces import profile_pieces
+        from jitree.observe.graph import profile_pieces
 
         tables = map(self.table, ("dispatch", "function", "device operation"))
         return profile_pieces(tables, self._found)

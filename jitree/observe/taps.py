@@ -19,19 +19,11 @@ from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
+from jitree import errors
 from jitree.base.arguments import shown
 from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Finalized, Unique, guard
 from jitree.base.platform.available_resources import available_memory
-from jitree.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-    OutOfRangeError,
-    ResourceExhaustedError,
-    folded,
-    pass_interruption,
-    system_refusals,
-)
 from jitree.observe.export_names import TensorKind
 from jitree.observe.observation import Observation, Onlooker
 from jitree.observe.tensors import GIVEN, ObservedDispatch, ObservedTensor
@@ -39,8 +31,6 @@ from jitree.observe.tolerance import statistics
 from jitree.types import BY_NAME
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from matplotlib.figure import Figure
 
 _TYPES: Final = {
@@ -84,7 +74,7 @@ class _NumpyArchive:
             dtype = np.dtype(f"u{dtype.itemsize}")
         header = {"descr": dtype.str, "fortran_order": False, "shape": tensor.array_shape}
         with (
-            system_refusals(f"cannot write '{self._path}'"),
+            errors.system_refusals(f"cannot write '{self._path}'"),
             self._file.open(f"{name}.npy", "w", force_zip64=True) as member,
         ):
             np.lib.format.write_array_header_1_0(member, header)
@@ -92,7 +82,7 @@ class _NumpyArchive:
                 member.write(piece.view(np.uint8).data)
 
     def close(self) -> None:
-        with system_refusals(f"cannot write '{self._path}'"):
+        with errors.system_refusals(f"cannot write '{self._path}'"):
             self._file.close()
 
 
@@ -107,7 +97,7 @@ class _SafeTensors:
 
     def add(self, name: str, tensor: ObservedTensor) -> None:
         end = self._length
-        with system_refusals(f"cannot write '{self._path}'"):
+        with errors.system_refusals(f"cannot write '{self._path}'"):
             for piece in tensor.pieces():
                 end += self._waiting.write(piece.view(np.uint8).data)
         kind = _TYPES.get(tensor.dtype.name)
@@ -120,7 +110,7 @@ class _SafeTensors:
         header += b" " * (-len(header) % _ALIGNMENT)
         try:
             with (
-                system_refusals(f"cannot write '{self._path}'"),
+                errors.system_refusals(f"cannot write '{self._path}'"),
                 self._waiting,
                 open(self._path, "wb") as file,
             ):
@@ -140,9 +130,11 @@ def create_tensor_file(path: str | os.PathLike[str]) -> TensorFile:
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else repr(path)
     kind = _KINDS.get(name.rpartition(".")[2])
     if kind is not None:
-        with system_refusals(f"cannot write '{name}'"):
+        with errors.system_refusals(f"cannot write '{name}'"):
             return kind(name)
-    raise InvalidArgumentError(f"tensors go to files that end with .npz or .safetensors, not to '{name}'")
+    raise errors.InvalidArgumentError(
+        f"tensors go to files that end with .npz or .safetensors, not to '{name}'"
+    )
 
 
 class Selection(Unique):
@@ -158,7 +150,7 @@ class Selection(Unique):
         """Patterns are names with ``*`` and ``?``; the name of another operation (``copy``) means that."""
         self._patterns = tuple(patterns) if isinstance(patterns, (list, tuple)) else (patterns,)
         if not self._patterns or not all(isinstance(pattern, str) for pattern in self._patterns):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"tap: expected a pattern such as '*softmax*' but got {shown(patterns)}"
             )
         self._ordinals = _ordinals(ordinals)
@@ -195,16 +187,16 @@ class Selection(Unique):
     def _is_name(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
-    def nothing(self) -> NotFoundError:
+    def nothing(self) -> errors.NotFoundError:
         """No dispatch was meant, though there were some."""
         pattern = ", ".join(self._patterns)
         why = f"no dispatch matches '{pattern}'"
         if any(map(self._is_name, self.names)):
-            return NotFoundError(
+            return errors.NotFoundError(
                 f"{why} with these ordinals, this module and this function; dispatches up to {self._last} "
                 f"ran, in calls of {', '.join(self._functions)}"
             )
-        return NotFoundError(
+        return errors.NotFoundError(
             f"{why}; names near it: {near(pattern, self.names) or 'none, no dispatch has run'}"
         )
 
@@ -239,12 +231,12 @@ def _ordinals(given: Ordinals) -> range | frozenset[int] | None:
             found = frozenset((given,) if isinstance(given, int) else map(operator.index, given))
             ends = min(found, default=0), 0
     except (TypeError, ValueError) as error:
-        pass_interruption(error)
-        raise InvalidArgumentError(
+        errors.pass_interruption(error)
+        raise errors.InvalidArgumentError(
             f"ordinals: expected a number, a range or several numbers but got {shown(given)}"
         ) from None
     if min(ends) < 0:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"ordinals: {shown(given)} counts from the end of a call, which is not known while it runs"
         )
     return found
@@ -255,7 +247,7 @@ def given_types(types: Mapping[int, str] | None) -> dict[int, TensorKind]:
     if types is None:
         return {}
     if not isinstance(types, Mapping) or not all(type(binding) is int for binding in types):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"types: expected types by number of binding, such as {{1: '4x71xf32'}}, but got {shown(types)}"
         )
     return {binding: tensor_type(text) for binding, text in types.items()}
@@ -265,7 +257,7 @@ def tensor_type(text: str) -> TensorKind:
     """``4x71xf32`` INVALID_ARGUMENT for anything else."""
     *shape, element = text.split("x") if isinstance(text, str) else ("", shown(text))
     if element not in BY_NAME or not all(part.isdecimal() for part in shape):
-        raise InvalidArgumentError(f"types: expected a type such as 4x71xf32 but got '{text}'")
+        raise errors.InvalidArgumentError(f"types: expected a type such as 4x71xf32 but got '{text}'")
     return TensorKind(BY_NAME[element], tuple(map(int, shape)))
 
 
@@ -281,11 +273,11 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         if not callable(keep) and keep not in (STATS, TENSORS):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"keep: expected 'stats', 'tensors' or a function but got {shown(keep)}"
             )
         if path is not None and keep != TENSORS:
-            raise InvalidArgumentError("path: only whole tensors go to a file; add keep='tensors'")
+            raise errors.InvalidArgumentError("path: only whole tensors go to a file; add keep='tensors'")
         self._observation = observation
         self._selection = selection
         self._keep = keep
@@ -340,12 +332,14 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
             return self._dispatches[index]
         except IndexError:
             count = len(self._dispatches)
-            raise OutOfRangeError(f"tap {index} of {count}: {self._selection.nothing().message}") from None
+            raise errors.OutOfRangeError(
+                f"tap {index} of {count}: {self._selection.nothing().message}"
+            ) from None
 
     def __len__(self) -> int:
         return len(self._dispatches)
 
-    @folded
+    @errors.folded
     def plot(self) -> Figure:
         """Draws what the statistics say of each output: range, root of the mean square, values that are not
         finite. A figure of matplotlib; UNAVAILABLE without that."""
@@ -360,13 +354,13 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
     def has_statistics(self) -> bool:
         return self._keep == STATS
 
-    @folded
+    @errors.folded
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the tensors that were kept: npz or safetensors, by dispatch name.
 
         INVALID_ARGUMENT if none were, and for other endings."""
         if self._keep != TENSORS or self._file is not None:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 "save: no tensors were kept; tap with keep='tensors' and without path="
             )
         file = create_tensor_file(path)
@@ -384,7 +378,7 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
             for index, tensor in enumerate(tensors):
                 yield f"{call}{dispatch.name}{place}.{kind}{index}", tensor
 
-    @folded
+    @errors.folded
     def require_some(self) -> None:
         """NOT_FOUND, with names that are near, if nothing was tapped; INVALID_ARGUMENT for types that no
         tensor has."""
@@ -392,7 +386,7 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
             raise self._selection.nothing()
         for binding, kind in self._unused_types.items():
             last = self._dispatches[-1]
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"types: no dispatch that was tapped has the {kind.byte_length} bytes of {kind} in binding "
                 f"{binding}; {last.label} has {', '.join(map(repr, (*last.inputs, *last.outputs)))}"
             )
@@ -420,10 +414,8 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
     def __enter__(self) -> Taps:
         return self
 
-    @folded
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    @errors.folded
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """NOT_FOUND if dispatches ran and none was meant."""
         self.stop()
         if error is None and self._selection.names:
@@ -445,7 +437,7 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
 
     def _repr_html_(self) -> str:
         from jitree.base.page import notebook
-        from jitree.observe.pieces import dispatch_pieces
+        from jitree.observe.graph import dispatch_pieces
 
         return notebook("tap", dispatch_pieces(self))
 
@@ -456,7 +448,7 @@ def require_memory(label: str, size: int) -> None:
         return
     available = available_memory()
     if size > available:
-        raise ResourceExhaustedError(
+        raise errors.ResourceExhaustedError(
             f"keeping the tensors of {label} takes {size} bytes of memory and {available} are left; "
             "let them go to a file (path=), keep statistics, or tap fewer dispatches"
         )

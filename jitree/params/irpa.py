@@ -17,17 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from jitree import errors
 from jitree.base.copying import PROGRESS
 from jitree.base.private_files import unique
-from jitree.errors import (
-    InvalidArgumentError,
-    OutOfRangeError,
-    StatusError,
-    UnavailableError,
-    UnimplementedError,
-    error_context,
-    pass_interruption,
-)
 from jitree.params.entry import ParameterEntry, ParameterFile, check_range, splat_entry, tensor_type
 
 MAGIC: Final = int.from_bytes(b"IRPA", "little")
@@ -87,22 +79,22 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
 def _check_prefix(view: memoryview, base: int) -> int:
     """Offset of the next header from this one, 0 for the last."""
     if len(view) - base < PREFIX.size:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"not enough bytes for an archive header at {base}: the file has {len(view)}; "
             "it is empty or was cut short"
         )
     magic, major, minor, size, following, _ = PREFIX.unpack_from(view, base)
     if magic != MAGIC:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"no archive header at {base}: it must begin with 'IRPA' but begins with "
             f"{bytes(view[base : base + 4])!r}"
         )
     if (major, minor) != (0, 0):
-        raise UnimplementedError(f"archive version {major}.{minor} is not known; known is 0.0")
+        raise errors.UnimplementedError(f"archive version {major}.{minor} is not known; known is 0.0")
     if size != HEADER.size:
-        raise InvalidArgumentError(f"the header claims {size} bytes; version 0.0 has {HEADER.size}")
+        raise errors.InvalidArgumentError(f"the header claims {size} bytes; version 0.0 has {HEADER.size}")
     if following % ENTRY_ALIGNMENT:
-        raise InvalidArgumentError(f"the next header at {base + following} is not aligned to 16 bytes")
+        raise errors.InvalidArgumentError(f"the next header at {base + following} is not aligned to 16 bytes")
     return int(following)
 
 
@@ -116,7 +108,7 @@ def _read_header(view: memoryview, base: int) -> _Tables:
             check_range(name, base + offset, length, len(view))
         ranges.append((base + offset, length))
     if count * ENTRY.size > ranges[0][1]:
-        raise OutOfRangeError(f"the header claims {count} entries in a table of {ranges[0][1]} bytes")
+        raise errors.OutOfRangeError(f"the header claims {count} entries in a table of {ranges[0][1]} bytes")
     return _Tables(count, *ranges)
 
 
@@ -125,17 +117,19 @@ def _read_entries(file: ParameterFile, tables: _Tables) -> list[ParameterEntry]:
     position, remaining = tables.entries
     for number in range(tables.entry_count):
         if remaining < ENTRY.size:
-            raise OutOfRangeError(f"the entry table ends in entry {number} of {tables.entry_count}")
+            raise errors.OutOfRangeError(f"the entry table ends in entry {number} of {tables.entry_count}")
         size, kind, _, *references, alignment = ENTRY.unpack_from(file.view, position)
         if not ENTRY.size <= size <= remaining:
-            raise OutOfRangeError(
+            raise errors.OutOfRangeError(
                 f"entry {number} claims {size} bytes with {remaining} left in the entry table"
             )
         name = _metadata(file.view, tables, f"name of entry {number}", *references[:2])
         try:
             key = str(name, "utf-8")
         except UnicodeDecodeError:
-            raise InvalidArgumentError(f"the name of entry {number} is not UTF-8: {bytes(name)!r}") from None
+            raise errors.InvalidArgumentError(
+                f"the name of entry {number} is not UTF-8: {bytes(name)!r}"
+            ) from None
         metadata = bytes(_metadata(file.view, tables, f"metadata of parameter '{key}'", *references[2:]))
         if kind == SPLAT_TYPE:
             entries.append(_splat(file.view, position, size, key, metadata))
@@ -143,7 +137,7 @@ def _read_entries(file: ParameterFile, tables: _Tables) -> list[ParameterEntry]:
             entries.append(_data(file, tables, position, size, key, metadata, alignment))
         elif kind != SKIP_TYPE:
             what = "is in another file (external)" if kind == EXTERNAL_TYPE else f"has type {kind}"
-            raise UnimplementedError(f"parameter '{key}' {what}, which is not supported")
+            raise errors.UnimplementedError(f"parameter '{key}' {what}, which is not supported")
         step = size + -size % ENTRY_ALIGNMENT
         position += step
         remaining -= step
@@ -162,7 +156,7 @@ def _splat(view: memoryview, position: int, size: int, key: str, metadata: bytes
     _check_size(key, size, SPLAT.size)
     length, pattern, pattern_length = SPLAT.unpack_from(view, position + ENTRY.size)
     if pattern_length > len(pattern):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"parameter '{key}' claims a pattern of {pattern_length} bytes; 16 at most"
         )
     return splat_entry(key, pattern[:pattern_length], length, metadata, tensor_type(metadata))
@@ -176,9 +170,11 @@ def _data(
     start, available = tables.storage
     check_range(f"parameter '{key}' in the storage segment", offset, length, available)
     if alignment & (alignment - 1):
-        raise InvalidArgumentError(f"parameter '{key}' wants alignment {alignment}, which is no power of two")
+        raise errors.InvalidArgumentError(
+            f"parameter '{key}' wants alignment {alignment}, which is no power of two"
+        )
     if alignment and length and (start + offset) % alignment:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"parameter '{key}' is misaligned: it begins at {start + offset} of the file and the archive "
             f"promises a multiple of {alignment}"
         )
@@ -188,7 +184,7 @@ def _data(
 
 def _check_size(key: str, size: int, needed: int) -> None:
     if size < ENTRY.size + needed:
-        raise OutOfRangeError(
+        raise errors.OutOfRangeError(
             f"the entry of parameter '{key}' has {size} bytes; it needs {ENTRY.size + needed}"
         )
 
@@ -223,7 +219,7 @@ def plan(
     INVALID_ARGUMENT for an alignment that is no power of two and for a key that occurs twice.
     """
     if alignment < 1 or alignment & (alignment - 1):
-        raise InvalidArgumentError(f"alignment {alignment} is no power of two")
+        raise errors.InvalidArgumentError(f"alignment {alignment} is no power of two")
     in_table = {entry.key for entry in entries if entry.pattern is not None}
     everything = [*entries, *expanded]
     _check_unique(everything)
@@ -272,10 +268,10 @@ def write(path: str | os.PathLike[str], layout: ArchiveLayout, start: int = 0) -
     UNAVAILABLE when the file cannot be written, INVALID_ARGUMENT for a path that is no file, naming it.
     """
     target = Path(path)
-    with error_context(f"writing parameter archive '{target}'"):
+    with errors.error_context(f"writing parameter archive '{target}'"):
         try:
             if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-                raise InvalidArgumentError("it is there and is no file that could be replaced")
+                raise errors.InvalidArgumentError("it is there and is no file that could be replaced")
             unfinished = target.with_name(f".{target.name}.{unique()}")
             file = open(unfinished, "xb")  # never through a link that has this name
             try:
@@ -286,14 +282,14 @@ def write(path: str | os.PathLike[str], layout: ArchiveLayout, start: int = 0) -
                 os.replace(unfinished, target)
             finally:
                 unfinished.unlink(missing_ok=True)
-        except StatusError:
+        except errors.StatusError:
             raise
         except OSError as error:
-            pass_interruption(error)
-            raise UnavailableError(f"cannot write: {error.strerror or error}") from None
+            errors.pass_interruption(error)
+            raise errors.UnavailableError(f"cannot write: {error.strerror or error}") from None
         except ValueError as error:  # a name with a zero in it
-            pass_interruption(error)
-            raise InvalidArgumentError(f"it is no file name: {error}") from None
+            errors.pass_interruption(error)
+            raise errors.InvalidArgumentError(f"it is no file name: {error}") from None
 
 
 def _write_storage(file: BinaryIO, layout: ArchiveLayout, start: int) -> None:
@@ -319,7 +315,7 @@ def _check_unique(entries: Sequence[ParameterEntry]) -> None:
     seen = set()
     for entry in entries:
         if entry.key in seen:
-            raise InvalidArgumentError(f"parameter '{entry.key}' occurs twice")
+            raise errors.InvalidArgumentError(f"parameter '{entry.key}' occurs twice")
         seen.add(entry.key)
 
 

@@ -19,15 +19,8 @@ from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 
+from jitree import errors
 from jitree.base.finalizers import guard
-from jitree.errors import (
-    InvalidArgumentError,
-    OutOfRangeError,
-    StatusError,
-    UnimplementedError,
-    error_context,
-    is_interruption,
-)
 from jitree.params.entry import ParameterEntry, ParameterFile, Storage, TensorType, check_range
 from jitree.types import element_type_of, opaque_type_of
 
@@ -142,24 +135,24 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
         archive = zipfile.ZipFile(_ViewReader(file.view))
         members = archive.infolist()
         return [_member(file, archive, member) for member in members]
-    except StatusError:
+    except errors.StatusError:
         raise
     except DAMAGE as error:
-        raise InvalidArgumentError(f"no numpy archive: {error}") from None
+        raise errors.InvalidArgumentError(f"no numpy archive: {error}") from None
     except UNKNOWN as error:
-        raise UnimplementedError(f"this numpy archive cannot be read: {error}") from None
+        raise errors.UnimplementedError(f"this numpy archive cannot be read: {error}") from None
 
 
 def _member(file: ParameterFile, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ParameterEntry:
     key = member.filename.removesuffix(_SUFFIX)
     if key == member.filename:
-        raise InvalidArgumentError(f"'{key}' in the archive is no numpy array (.npy)")
+        raise errors.InvalidArgumentError(f"'{key}' in the archive is no numpy array (.npy)")
     if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
         return _stored(file, key, _member_start(file.view, member), member.file_size)
-    with error_context(f"parameter '{key}'"), archive.open(member) as stream:
+    with errors.error_context(f"parameter '{key}'"), archive.open(member) as stream:
         header = _read_header(stream.read(_HEADER_BYTES))
         if header.data + header.length > member.file_size:
-            raise OutOfRangeError(
+            raise errors.OutOfRangeError(
                 f"claims {header.length} bytes of elements in a member of {member.file_size} bytes"
             )
 
@@ -167,7 +160,9 @@ def _member(file: ParameterFile, archive: zipfile.ZipFile, member: zipfile.ZipIn
         try:
             data = memoryview(archive.read(member))
         except DAMAGE as error:
-            raise InvalidArgumentError(f"parameter '{key}' of '{file.name}' is damaged: {error}") from None
+            raise errors.InvalidArgumentError(
+                f"parameter '{key}' of '{file.name}' is damaged: {error}"
+            ) from None
         check_range(f"parameter '{key}' of '{file.name}'", header.data, header.length, len(data))
         return header.convert(data[header.data : header.data + header.length])
 
@@ -179,12 +174,12 @@ def _member_start(view: memoryview, member: zipfile.ZipInfo) -> int:
     check_range(f"'{member.filename}'", member.header_offset, 30, len(view))
     signature, name, extra = _LOCAL_HEADER.unpack_from(view, member.header_offset)
     if signature != b"PK\3\4":
-        raise InvalidArgumentError(f"'{member.filename}' is not where the archive says")
+        raise errors.InvalidArgumentError(f"'{member.filename}' is not where the archive says")
     return int(member.header_offset) + 30 + int(name) + int(extra)
 
 
 def _stored(file: ParameterFile, key: str, start: int, size: int) -> ParameterEntry:
-    with error_context(f"parameter '{key}'"):
+    with errors.error_context(f"parameter '{key}'"):
         check_range("array", start, size, len(file.view))
         header = _read_header(bytes(file.view[start : start + min(size, _HEADER_BYTES)]))
         check_range("elements", header.data, header.length, size)
@@ -205,17 +200,19 @@ def _read_header(start: bytes) -> _Header:
         elif version == (2, 0):
             shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(stream)
         else:
-            raise UnimplementedError(f"version {version[0]}.{version[1]} of numpy's format is not supported")
-    except UnimplementedError:
+            raise errors.UnimplementedError(
+                f"version {version[0]}.{version[1]} of numpy's format is not supported"
+            )
+    except errors.UnimplementedError:
         raise
     except Exception as error:  # numpy evaluates the header as a Python literal: any error may come of it
-        if is_interruption(error):
+        if errors.is_interruption(error):
             raise
-        raise InvalidArgumentError(f"no numpy array: {error}") from None
+        raise errors.InvalidArgumentError(f"no numpy array: {error}") from None
     if dtype.hasobject:
-        raise UnimplementedError(f"arrays of Python objects ({dtype}) are not read")
+        raise errors.UnimplementedError(f"arrays of Python objects ({dtype}) are not read")
     if any(dimension < 0 for dimension in shape):
-        raise InvalidArgumentError(f"no numpy array: shape {shape}")
+        raise errors.InvalidArgumentError(f"no numpy array: shape {shape}")
     return _Header(tuple(shape), fortran_order, dtype, whole.tell())
 
 

@@ -15,23 +15,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from jitree.base import dlpack
+from jitree import errors
 from jitree.base.arguments import NO_MASKS, is_masked, shown, taken_apart
 from jitree.base.copying import room_for
+from jitree.base.dlpack import foreign_array
 from jitree.base.elements import pack_integers
 from jitree.base.near_names import nearest
-from jitree.errors import (
-    AlreadyExistsError,
-    InvalidArgumentError,
-    NotFoundError,
-    UnimplementedError,
-    attribute_of,
-    error_context,
-    has_attribute,
-    is_interruption,
-    own_error,
-    pass_interruption,
-)
 from jitree.params.entry import Access, Mode, ParameterEntry, ParameterFile, Storage, TensorType
 from jitree.types import element_type_of, is_packed, opaque_type_of
 
@@ -74,7 +63,7 @@ class ParameterIndex:
         first = self._origins.get(entry.key)
         if first is not None:
             where = f"twice in {first}" if first == origin else f"in {first} and in {origin}"
-            raise AlreadyExistsError(f"parameter '{entry.key}' is {where}")
+            raise errors.AlreadyExistsError(f"parameter '{entry.key}' is {where}")
         self._entries[entry.key] = entry
         self._origins[entry.key] = origin
         if not self.archives or self.archives[-1] != origin:
@@ -113,7 +102,7 @@ class ParameterIndex:
         """
         entry = self._entries.get(key)
         if entry is None:
-            raise NotFoundError(
+            raise errors.NotFoundError(
                 f"no parameter found with key '{key}' in scope {scope_text(scope)}; searched "
                 f"{', '.join(self.archives) or 'nothing'} ({len(self)} keys){nearest(key, self.keys())}"
             )
@@ -131,11 +120,11 @@ def read_archive(
     file = ParameterFile(path, mode, access)
     module = FORMATS.get(file.suffix)
     if module is None:
-        raise UnimplementedError(
+        raise errors.UnimplementedError(
             f"parameter archive '{file.name}': extension '{file.suffix}' is not known; there are "
             f"{', '.join(FORMATS)}"
         )
-    with error_context(f"reading parameter archive '{file.name}'"):
+    with errors.error_context(f"reading parameter archive '{file.name}'"):
         entries: list[ParameterEntry] = importlib.import_module(module).read(file)
     return entries
 
@@ -165,11 +154,11 @@ def array_entry(key: str, value: Any) -> ParameterEntry:
     Contiguous arrays are not copied: they must not change while programs read them, and they receive what
     programs write into the parameter unless they are read-only. INVALID_ARGUMENT for what is no array.
     """
-    with error_context(f"parameter '{key}'"):
+    with errors.error_context(f"parameter '{key}'"):
         array = _as_array(value)
         dtype = array.dtype
         if dtype.names or dtype.hasobject or (dtype.kind != "V" and element_type_of(dtype) is None):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"programs have no elements of dtype {dtype}; convert the array to others"
             )
         with room_for(array):
@@ -192,30 +181,29 @@ def _bytes_of(array: npt.NDArray[Any]) -> tuple[int, Storage, bytes, TensorType 
 
 def _as_array(value: Any) -> npt.NDArray[Any]:
     if is_masked(value):
-        raise InvalidArgumentError(f"expected an array but got {type(value).__name__}{NO_MASKS}")
+        raise errors.InvalidArgumentError(f"expected an array but got {type(value).__name__}{NO_MASKS}")
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
-    detach = attribute_of(value, "detach")  # tensors that record gradients are not exchanged
+    detach = errors.attribute_of(value, "detach")  # tensors that record gradients are not exchanged
     value = detach() if callable(detach) else value
-    if dlpack.is_importable(value):
-        return dlpack.import_array(value)
-    if has_attribute(value, "__array__"):
-        try:
-            return np.asarray(value)
-        except RecursionError:
+    try:
+        array = foreign_array(value)
+    except (RecursionError, errors.StatusError):
+        raise
+    except Exception as error:
+        if errors.is_interruption(error):
             raise
-        except Exception as error:
-            if is_interruption(error):
-                raise
-            raise InvalidArgumentError(
-                f"the elements of a {type(value).__name__} cannot be had: {error}; copy it to the host first"
-            ) from error
+        raise errors.InvalidArgumentError(
+            f"the elements of a {type(value).__name__} cannot be had: {error}; copy it to the host first"
+        ) from error
+    if array is not None:
+        return array
     try:
         return np.frombuffer(value, np.uint8) if memoryview(value).nbytes else np.empty(0, np.uint8)
     except (TypeError, ValueError, BufferError) as error:
-        pass_interruption(error)
+        errors.pass_interruption(error)
         what = f"expected an array but got {type(value).__name__}"
-        raise InvalidArgumentError(what) from own_error(error)
+        raise errors.InvalidArgumentError(what) from errors.own_error(error)
 
 
 def state_of(value: Any) -> Mapping[str, Any] | None:
@@ -225,7 +213,7 @@ def state_of(value: Any) -> Mapping[str, Any] | None:
     """
     if isinstance(value, Mapping):
         return value
-    state_dict = attribute_of(value, "state_dict")
+    state_dict = errors.attribute_of(value, "state_dict")
     if not callable(state_dict):
         return None
     state = state_dict()
@@ -258,7 +246,7 @@ def open_providers(sources: Iterable[Source], mode: Mode = Mode.FILE) -> tuple[P
         sources = [sources]
     found = taken_apart(sources)
     if found is None:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"parameters: expected archives or mappings but got a {type(sources).__name__}"
         )
     joined: dict[str, ParameterProvider] = {}
@@ -293,9 +281,11 @@ def split_scope(text: str) -> tuple[str, str]:
 def _add_item(index_of: Any, key: Any, value: Any, mode: Mode) -> None:
     """An item of a mapping: an array of the global scope, or a scope with what it has."""
     if not isinstance(key, str):
-        raise InvalidArgumentError(f"parameters: the names in a mapping must be strings, not {shown(key)}")
+        raise errors.InvalidArgumentError(
+            f"parameters: the names in a mapping must be strings, not {shown(key)}"
+        )
     if isinstance(value, (str, os.PathLike, ParameterIndex)) or state_of(value) is not None:
-        with error_context(f"parameter scope '{key}'"):
+        with errors.error_context(f"parameter scope '{key}'"):
             _add(index_of(key), value, mode)
     else:
         index_of("").add(array_entry(key, value))
@@ -311,11 +301,13 @@ def _add(index: ParameterIndex, source: Any, mode: Mode) -> None:
         return
     state = state_of(source)
     if state is None:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "parameters: expected `scope=path`, a path, a mapping of arrays or an object with state_dict() "
             f"but got a {type(source).__name__}"
         )
     for key, value in state.items():
         if not isinstance(key, str):
-            raise InvalidArgumentError(f"parameters: the keys of arrays must be strings, not {shown(key)}")
+            raise errors.InvalidArgumentError(
+                f"parameters: the keys of arrays must be strings, not {shown(key)}"
+            )
         index.add(array_entry(key, value))

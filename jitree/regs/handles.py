@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from jitree.base.finalizers import SharedWeakSet
 from jitree.base.records import NamedTuple
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import words_of
 from jitree.errors import InternalError, ResourceExhaustedError
 from jitree.regs.layout import (

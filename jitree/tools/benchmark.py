@@ -1,16 +1,18 @@
-"""Measures how long functions of a compiled module take: ``jitree benchmark``."""
+"""Measures how long functions of modules and of executables take: ``jitree benchmark``."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
+from jitree.base.near_names import near_path
 from jitree.tools import devices
 from jitree.tools.benchmark_report import (
     Benchmark,
@@ -25,15 +27,19 @@ from jitree.tools.benchmark_report import (
     parse_duration,
     render,
 )
+from jitree.tools.element_parsing import parse_integer
 from jitree.tools.flags import ParsedFlags, command, flag_set
 from jitree.tools.observe_flags import is_profiled, profiling, wait_for_compiled_code
-from jitree.tools.program import OpenedProgram, find_function, open_program
+from jitree.tools.program import OpenedProgram, find_function, open_devices, open_program, show_statistics
 from jitree.tools.reporting import error_line, in_colours, use_colours
 from jitree.tools.run import finish
-from jitree.tools.values import ValueFiles
+from jitree.tools.values import HostTensor, ValueFiles, parse_value
 
 if TYPE_CHECKING:
     from jitree.api.function import Function
+    from jitree.hal.command_buffer import BufferRange
+    from jitree.hal.device import Device
+    from jitree.hal.executable import Executable
     from jitree.tools.calling import PreparedCall, Submission
 
     Call = Callable[[], Any]
@@ -329,3 +335,135 @@ def _colour(stream: Any, choice: str) -> None:
 def _aggregated(rows: Sequence[BenchmarkRow]) -> list[BenchmarkRow]:
     """The report without single measurements; failures stay."""
     return [row for row in rows if row.aggregate is not None or row.error_message is not None]
+
+
+# -- Of one function of an executable --------------------------------------------------------------------
+
+
+_WORD: Final = 1 << 32
+_DISPATCHES: Final = 4
+"""The stage of commands that dispatches are in."""
+_GRID: Final = re.compile(r"(\d{1,9}),(\d{1,9}),(\d{1,9})", re.ASCII)
+
+EXECUTABLE_FLAGS: Final = flag_set(
+    "benchmark-executable",
+    "measures how long dispatches of an executable take, without a module",
+    "kernel interpreter device benchmark refused",
+    ignored_prefixes=("benchmark_",),
+)
+
+
+@command(EXECUTABLE_FLAGS)
+def executable_main(flags: ParsedFlags) -> int:
+    """Runs the command; returns 0, or 1 when a dispatch fails."""
+    if devices.answer_queries(flags):
+        return 0
+    if "time_unit" not in flags.given:
+        flags.values["time_unit"] = "ns"
+    plan = measuring_plan(flags)
+    grids = [_grid(text) for text in flags.texts("workgroup_count")]
+    with ExitStack() as stack:
+        (device, *_) = opened = open_devices(flags, stack)
+        stack.callback(show_statistics, flags, opened)
+        executable = _load(device, flags)
+        bindings = _bindings(device, flags.texts("binding"))
+        context = machine_context()
+        sys.stderr.write(machine_header(context))
+        rows: list[BenchmarkRow] = []
+        failed = False
+        for grid in grids:
+            name = f"BM_dispatch_{'x'.join(map(str, grid))}/process_time/real_time"
+            made: list[BenchmarkRow]
+            try:
+                batch = _dispatches(device, executable, grid, bindings, flags)
+                made, failure = measure(Benchmark(name, batch), plan)
+            except errors.StatusError as error:
+                made, failure = [BenchmarkRow(name, name, 0, 0, 0, error_message=error_line(error))], error
+            rows += made + aggregates(made)
+            if failure is not None:
+                failed = True
+                print(error_line(failure), file=sys.stderr)
+        write_report(rows, context, flags)
+    return int(failed)
+
+
+def _grid(text: str) -> tuple[int, int, int]:
+    match = _GRID.fullmatch(text)
+    if match is None:
+        raise errors.InvalidArgumentError(
+            f"flag '--workgroup_count': '{text}' is not of the form <x>,<y>,<z>"
+        )
+    return int(match[1]), int(match[2]), int(match[3])
+
+
+def _load(device: Device, flags: ParsedFlags) -> Executable:
+    from jitree.hal.enums import CachingMode
+    from jitree.hal.executable import ExecutableParameters
+    from jitree.loaders.processor_needs import need_of_executable
+
+    path = flags.text("executable_file")
+    if not path or not flags.text("executable_format"):
+        raise errors.InvalidArgumentError(
+            "no executable was given: --executable_format=embedded-elf-x86_64 --executable_file=<file>"
+        )
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        errors.pass_interruption(error)
+        raise errors.NotFoundError(f"cannot read '{path}': {error.strerror}{near_path(path)}") from None
+    format = flags.text("executable_format")
+    need = need_of_executable(memoryview(data), format)
+    if need is not None:
+        raise errors.FailedPreconditionError(f"'{path}' {need.refusal()}")
+    constants = tuple(_constants(flags, "executable_constant"))
+    parameters = ExecutableParameters(format, memoryview(data), constants, CachingMode.ALIAS_PROVIDED_DATA)
+    return device.create_executable_cache("benchmark").prepare_executable(parameters)
+
+
+def _constants(flags: ParsedFlags, name: str) -> list[int]:
+    """32-bit words; negative numbers as they lie in memory."""
+    return [parse_integer(text, -(_WORD >> 1), _WORD - 1) % _WORD for text in flags.texts(name)]
+
+
+def _bindings(device: Device, texts: Sequence[str]) -> list[BufferRange]:
+    from jitree.api.calls.transfers import copy_to_device
+    from jitree.hal.command_buffer import BufferRange
+    from jitree.types import BY_NAME
+
+    ranges = []
+    with ValueFiles() as files:
+        for value in (value for text in texts for value in parse_value(text, "r", files)):
+            if not isinstance(value, HostTensor):
+                raise errors.InvalidArgumentError(
+                    "flag '--binding': a binding is <shape>x<type>[=<values>] or a file"
+                )
+            view = copy_to_device(value.data, BY_NAME["ui8"], device)
+            ranges.append(BufferRange(0, view.buffer, 0, value.data.nbytes))
+    return ranges
+
+
+def _dispatches(
+    device: Device,
+    executable: Executable,
+    grid: tuple[int, int, int],
+    bindings: Sequence[BufferRange],
+    flags: ParsedFlags,
+) -> Callable[[], None]:
+    """Runs one command buffer with a batch of dispatches, and waits for it."""
+    from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
+    from jitree.hal.fence import Fence
+
+    commands = device.create_command_buffer(CommandBufferMode.DEFAULT, CommandCategory.DISPATCH)
+    for _ in range(flags.integer("batch_size")):
+        commands.dispatch(
+            executable, flags.integer("entry_point"), grid, _constants(flags, "constant"), bindings
+        )
+        commands.execution_barrier(_DISPATCHES, _DISPATCHES)
+    commands.finalize()
+
+    def run() -> None:
+        signal = Fence.create(device)
+        device.queue_execute(-1, None, signal, commands)
+        signal.wait()
+
+    return run

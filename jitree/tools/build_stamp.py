@@ -12,7 +12,7 @@ from jitree.codegen.image.flat import hashed
 _PACKAGE: Final = Path(jitree.__file__).parent
 _SOURCES: Final = (
     "api/calls/native/*", "base/stop_word.py", "codegen/**/*", "dispatch/fast/*",
-    "cuda/*_record.py", "cuda/launches.py", "cuda/submission.py",
+    "cuda/launches.py", "cuda/submission.py",
     "dispatch/native/**/*", "dispatch/semantics*", "hal/*_layout.py", "hal/*_record.py", "hal/enums.py",
     "hal/heap.py", "hal/local/executor/*", "hal/local/queue_record.py", "loaders/vmvx/*",
     "modules/hal/native/*", "modules/imports.tsv", "modules/vmvx/*", "regs/access.py",

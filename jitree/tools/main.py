@@ -54,7 +54,7 @@ COMMANDS: Final = {
     "devices": ("jitree.tools.devices:main", "list the drivers and devices of this machine"),
     "cpuinfo": ("jitree.tools.shells:cpuinfo_main", "list the features of the processor"),
     "benchmark-executable": (
-        "jitree.tools.benchmark_executable:main",
+        "jitree.tools.benchmark:executable_main",
         "measure how long dispatches of an executable take",
     ),
     "install-tools": (

@@ -14,16 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree import errors
 from jitree.base.cancel_scopes import deadline
-from jitree.errors import (
-    InvalidArgumentError,
-    NonFiniteError,
-    NotFoundError,
-    UnavailableError,
-    UnimplementedError,
-    is_interruption,
-    system_refusals,
-)
 from jitree.hal.buffer import BufferView
 from jitree.tools.flags import ParsedFlags
 from jitree.tools.reporting import in_colours
@@ -76,13 +68,13 @@ def _replace(session: Session, text: str) -> None:
     name, _, place = text.partition("=")
     path, _, function = place.rpartition(":")
     if not (name and path and function):
-        raise InvalidArgumentError(f"--replace: expected NAME=FILE.py:FUNCTION but got '{text}'")
+        raise errors.InvalidArgumentError(f"--replace: expected NAME=FILE.py:FUNCTION but got '{text}'")
     from runpy import run_path
 
-    with system_refusals(f"--replace: cannot read '{path}'"):
+    with errors.system_refusals(f"--replace: cannot read '{path}'"):
         defined = run_path(path)
     if function not in defined:
-        raise NotFoundError(f"--replace: '{path}' defines no '{function}'")
+        raise errors.NotFoundError(f"--replace: '{path}' defines no '{function}'")
     session.replace(name, defined[function])
 
 
@@ -92,7 +84,7 @@ def _taps(session: Session, texts: Sequence[str], output: str) -> list[Taps]:
     for text in texts:
         pattern, separator, keep = text.rpartition(":")
         if keep in _WHOLE and output and not output.endswith(f".{keep}"):
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"--tap: '{text}' goes to a file that ends with .{keep}, not to '{output}'"
             )
         if not separator or keep not in (_STATS, *_WHOLE):
@@ -101,7 +93,7 @@ def _taps(session: Session, texts: Sequence[str], output: str) -> list[Taps]:
     taps = []
     if patterns["tensors"]:
         if not output:
-            raise InvalidArgumentError("--tap: whole tensors need a file: --tap_output=FILE.npz")
+            raise errors.InvalidArgumentError("--tap: whole tensors need a file: --tap_output=FILE.npz")
         taps.append(session.tap(patterns["tensors"], keep="tensors", path=output))
     if patterns[_STATS]:
         taps.append(session.tap(patterns[_STATS]))
@@ -113,7 +105,7 @@ def _write(statistics: str, output: str) -> None:
     if not statistics or output in ("", "-") or output.endswith(_WHOLE):
         sys.stdout.write(statistics)
     else:
-        with system_refusals(f"--tap_output: cannot write '{output}'"):
+        with errors.system_refusals(f"--tap_output: cannot write '{output}'"):
             Path(output).write_text(statistics, encoding="utf-8")
 
 
@@ -134,7 +126,9 @@ def require_finite(session: Session, results: Sequence[Any]) -> None:
         if fault is not None:
             what = f"result {number} has {fault}, which no dispatch made"
             why = "it comes from arguments, constants, parameters, copies or fills"
-            error = NonFiniteError(f"{check.first_read}; {what}" if check.first_read else f"{what}: {why}")
+            error = errors.NonFiniteError(
+                f"{check.first_read}; {what}" if check.first_read else f"{what}: {why}"
+            )
             fill(error, fault, f"result {number}")
             raise error
 
@@ -168,33 +162,33 @@ def check_flags(flags: ParsedFlags) -> None:
     """INVALID_ARGUMENT for flags that do not go together, UNIMPLEMENTED for what is not measured."""
     for name in ("profile", "device_profiling_output"):
         if flags.text(name) == "-":
-            raise InvalidArgumentError(f"--{name}: '-' is no file; results are on the standard output")
+            raise errors.InvalidArgumentError(f"--{name}: '-' is no file; results are on the standard output")
     output, wanted = flags.text("device_profiling_output"), flags.text("device_profiling_mode")
     for mode in filter(None, wanted.split(",")):
         if mode in _OTHER_MODES:
-            raise UnimplementedError(
+            raise errors.UnimplementedError(
                 f"flag 'device_profiling_mode': '{mode}' is not measured; {', '.join(_MODES)} are"
             )
         if mode not in _MODES:
-            raise InvalidArgumentError(
+            raise errors.InvalidArgumentError(
                 f"unsupported profiling data family '{mode}'; expected {', '.join(_MODES)}"
             )
     if wanted and not output:
-        raise InvalidArgumentError("--device_profiling_mode requires --device_profiling_output")
+        raise errors.InvalidArgumentError("--device_profiling_mode requires --device_profiling_output")
     if output and not wanted:
-        raise InvalidArgumentError("--device_profiling_output requires --device_profiling_mode")
+        raise errors.InvalidArgumentError("--device_profiling_output requires --device_profiling_mode")
     if _is_filtered(flags) and not is_profiled(flags):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "--device_profiling_filter_* requires --device_profiling_mode, --print_device_statistics or "
             "--profile"
         )
     if output and flags.boolean("print_device_statistics"):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "--print_device_statistics cannot be combined with --device_profiling_output; use --profile"
         )
     for name in _UNKNOWN:
         if flags.integer(f"device_profiling_filter_{name}") != -1:
-            raise UnimplementedError(
+            raise errors.UnimplementedError(
                 f"flag 'device_profiling_filter_{name}': commands are chosen by {', '.join(_COMMAND)}"
             )
 
@@ -208,7 +202,9 @@ def refuse_profiles(flags: ParsedFlags) -> None:
     """UNIMPLEMENTED where each test has a session for itself."""
     check_flags(flags)
     if is_profiled(flags):
-        raise UnimplementedError("tests are not profiled; profile one of them with `jitree run --function=`")
+        raise errors.UnimplementedError(
+            "tests are not profiled; profile one of them with `jitree run --function=`"
+        )
 
 
 def warm_up(
@@ -219,7 +215,7 @@ def warm_up(
     one. What fails here fails once more where it is profiled."""
     calls = flags.integer("profile_warmup")
     if calls < 0:
-        raise InvalidArgumentError(f"flag 'profile_warmup': {calls} is less than 0")
+        raise errors.InvalidArgumentError(f"flag 'profile_warmup': {calls} is less than 0")
     if not calls or not is_profiled(flags):
         return None
     wait_for_compiled_code(session)
@@ -230,7 +226,7 @@ def warm_up(
                 called = prepared.call()
                 first = prepared.to_host(called) if first is None else first
     except Exception as error:
-        if is_interruption(error):
+        if errors.is_interruption(error):
             raise
     return first
 
@@ -251,7 +247,7 @@ def wait_for_compiled_code(session: Session) -> None:
             image.wait(LOOP)
             image.wait(RECIPE)
         wait_for_hal()
-    except UnavailableError as error:
+    except errors.UnavailableError as error:
         print(f"jitree: measuring without compiled code: {error}", file=sys.stderr)
 
 

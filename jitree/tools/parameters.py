@@ -10,15 +10,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from jitree import errors
 from jitree.base.elements import pack_integers
 from jitree.base.near_names import nearest
-from jitree.errors import (
-    AlreadyExistsError,
-    InvalidArgumentError,
-    NotFoundError,
-    error_context,
-    system_refusals,
-)
 from jitree.params import Mode, ParameterEntry, ParameterProvider, TensorType, open_providers, splat_entry
 from jitree.params.entry import PATTERN_LENGTHS
 from jitree.params.irpa import plan, write
@@ -108,14 +102,14 @@ def parse_declaration(text: str) -> ParameterEntry:
     type_text, has_value, value = rest.partition("=")
     match = _SHAPED.fullmatch(type_text)
     if not key or match is None:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"'{text}' is not <key>=<shape>x<type> or <key>=<shape>x<type>=<value>, such as `w=4x2xf32=1.5`"
         )
     shape = tuple(int(dimension) for dimension in match.group(1).split("x")[:-1])
     row = find_type(match.group(2))
     length = row.byte_length(shape)
     if length > _MAXIMUM_LENGTH:
-        raise InvalidArgumentError(f"'{text}': {length} bytes are more than any file can have")
+        raise errors.InvalidArgumentError(f"'{text}': {length} bytes are more than any file can have")
     pattern = parse_pattern(row, value) if has_value else _ZERO
     return splat_entry(key, pattern, length, tensor=TensorType(shape, row))
 
@@ -133,13 +127,15 @@ def parse_pattern(row: ElementType, text: str) -> bytes:
     """
     tokens = split_elements(text)
     if len(tokens) != 1:
-        raise InvalidArgumentError(f"'{text}' has {len(tokens)} values; a parameter repeats exactly one")
+        raise errors.InvalidArgumentError(
+            f"'{text}' has {len(tokens)} values; a parameter repeats exactly one"
+        )
     element = parse_elements(tokens, row)
     if is_packed(row):
         element = pack_integers(np.repeat(element, 8 // row.bits).astype(np.int16), row)
     pattern = element.tobytes()
     if len(pattern) not in PATTERN_LENGTHS:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"elements of {row.bits} bits cannot be repeated; 8, 16, 32, 64 or 128 can"
         )
     return pattern
@@ -159,7 +155,7 @@ def create_main(flags: ParsedFlags) -> int:
 
 
 def _parse(flag: str, text: str) -> ParameterEntry:
-    with error_context(f"flag '--{flag}'"):
+    with errors.error_context(f"flag '--{flag}'"):
         return parse_declaration(text)
 
 
@@ -167,7 +163,7 @@ def output_path(flags: ParsedFlags) -> str:
     """The path of ``--output``; INVALID_ARGUMENT when it was not given."""
     path = flags.text("output")
     if not path:
-        raise InvalidArgumentError("no output file was given: --output=<file>.irpa")
+        raise errors.InvalidArgumentError("no output file was given: --output=<file>.irpa")
     return path
 
 
@@ -213,7 +209,7 @@ class _Edits:
                 continue
             changed = self._changed(entry)
             if changed.key in edited:
-                raise AlreadyExistsError(
+                raise errors.AlreadyExistsError(
                     f"two parameters would be called '{changed.key}'; leave one out (--exclude) or give it "
                     "another name (--rename)"
                 )
@@ -231,7 +227,7 @@ class _Edits:
 def _pair(flag: str, text: str) -> tuple[str, str]:
     first, separator, second = text.partition("=")
     if not (first and separator and second):
-        raise InvalidArgumentError(f"flag '--{flag}': '{text}' is not <old key>=<new key>")
+        raise errors.InvalidArgumentError(f"flag '--{flag}': '{text}' is not <old key>=<new key>")
     return first, second
 
 
@@ -241,7 +237,7 @@ def _parse_splat(text: str) -> tuple[str, bytes]:
     if not typed:
         return key, _ZERO
     name, valued, value = rest.partition("=")
-    with error_context(f"flag '--splat={text}'"):
+    with errors.error_context(f"flag '--splat={text}'"):
         row = find_type(name)
         return key, parse_pattern(row, value) if valued else _ZERO
 
@@ -255,7 +251,7 @@ def dump_main(flags: ParsedFlags) -> int:
         rows = [ParameterRow(entry, entry.file_offset) for entry in provider.index]
         sys.stdout.write(layout(provider.scope, rows))
     for text in flags.texts("extract"):
-        with error_context(f"extracting parameter with flag `{text}`"):
+        with errors.error_context(f"extracting parameter with flag `{text}`"):
             _extract(providers, text)
     return 0
 
@@ -263,10 +259,10 @@ def dump_main(flags: ParsedFlags) -> int:
 def _extract(providers: Sequence[ParameterProvider], text: str) -> None:
     name, separator, path = text.partition("=")
     if not (name and separator and path):
-        raise InvalidArgumentError(f"'{text}' is not [<scope>::]<key>=<file>")
+        raise errors.InvalidArgumentError(f"'{text}' is not [<scope>::]<key>=<file>")
     entry = _find(providers, name)
     print(f"Extracting parameter `{entry.key}` ({entry.length}b) to `{path}`...", flush=True)
-    with system_refusals(f"cannot write '{path}'"), open(path, "wb") as file:
+    with errors.system_refusals(f"cannot write '{path}'"), open(path, "wb") as file:
         for chunk in entry.chunks():
             file.write(chunk)
 
@@ -280,7 +276,7 @@ def _find(providers: Sequence[ParameterProvider], name: str) -> ParameterEntry:
             return provider.get(key)
     scopes = [provider.scope for provider in providers]
     known = ", ".join(scope_text(item) for item in scopes) or "none"
-    raise NotFoundError(
+    raise errors.NotFoundError(
         f"no parameters in scope {scope_text(scope)}; scopes: {known}{nearest(scope, scopes)}"
     )
 

@@ -28,12 +28,6 @@ from jitree import errors
 from jitree.base import elements
 from jitree.base.elements import Bytes
 from jitree.base.elements import HostTensor as HostTensor
-from jitree.errors import (
-    InvalidArgumentError,
-    OutOfRangeError,
-    ResourceExhaustedError,
-    pass_interruption,
-)
 from jitree.tools import element_parsing
 from jitree.types import (
     BY_NAME,
@@ -103,7 +97,7 @@ def python_value(value: HostValue) -> Any:
             return np.ascontiguousarray(value.data).view(value.element_type.dtype).reshape(value.shape)
         case Null() | Ignored():
             return None
-    raise InvalidArgumentError(
+    raise errors.InvalidArgumentError(
         "only tensors and numbers can be given to programs that are compared or run in a separate process"
     )
 
@@ -303,7 +297,7 @@ def of_kind(value: HostValue, kind: str) -> HostValue:
         return value
     row = BY_NAME[SCALAR_TYPES[kind]]
     if value.shape or not _interchangeable(value.element_type, row):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"the parameter is a scalar {row.name}, the file holds a {value.shaped_type} array"
         )
     return Scalar(row.name, value.data.view(row.dtype)[0].item())
@@ -313,7 +307,7 @@ def parse_value(text: str, kind: str, files: ValueFiles) -> list[HostValue]:
     """What one text gives a parameter of a kind (see SCALAR_TYPES); several only for files."""
     text = text.strip()
     if not text:
-        raise InvalidArgumentError("no value specified for input")
+        raise errors.InvalidArgumentError("no value specified for input")
     if text == "(null)":
         return [NULL]
     if text == "(ignored)":
@@ -344,7 +338,7 @@ def _single_number(text: str, type_name: str) -> str:
         return text
     if prefix.strip() == type_name:
         return number.strip()
-    raise InvalidArgumentError(
+    raise errors.InvalidArgumentError(
         f"parsing value `{text}` as {type_name}: the parameter is a scalar, not a tensor"
     )
 
@@ -353,7 +347,7 @@ def parse_tensor(text: str, files: ValueFiles) -> HostTensor:
     """A tensor from ``4x2xf32=…``."""
     shaped_type, separator, contents = text.partition("=")
     if not separator and "x" not in shaped_type and not is_element_type(shaped_type.strip()):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             "invalid tensor specification, requires at least a shape/type (`4x2xf32=...`)"
         )
     shape, row = parse_shaped_type(shaped_type)
@@ -367,7 +361,7 @@ def is_element_type(name: str) -> bool:
     """Whether a name is one of an element type."""
     try:
         element_parsing.find_element_type(name)
-    except InvalidArgumentError:
+    except errors.InvalidArgumentError:
         return False
     return True
 
@@ -380,7 +374,7 @@ def parse_shaped_type(text: str) -> tuple[tuple[int, ...], ElementType]:
     shape = []
     for axis, dimension in enumerate(before.split("x") if before else ()):
         if not (dimension.isascii() and dimension.isdigit()) or int(dimension) > _MAX_DIMENSION:
-            raise InvalidArgumentError(f"shape[{axis}] invalid value '{dimension}' of '{text}'")
+            raise errors.InvalidArgumentError(f"shape[{axis}] invalid value '{dimension}' of '{text}'")
         shape.append(int(dimension))
     return tuple(shape), element_parsing.find_element_type(rest + text[start:] if start >= 0 else rest)
 
@@ -395,11 +389,11 @@ def parse_contents(contents: str, shape: tuple[int, ...], row: ElementType) -> e
     items = element_parsing.parse_elements(tokens, row)
     spelling = element_parsing.spelling_of(row)
     if len(tokens) > count:
-        raise OutOfRangeError(
+        raise errors.OutOfRangeError(
             f"output data overflow: element_capacity={count} < dst_i={len(tokens)}{spelling}"
         )
     if 1 < len(tokens) < count:
-        raise OutOfRangeError(
+        raise errors.OutOfRangeError(
             f"input data string underflow: dst_i={len(tokens)} < element_capacity={count}{spelling}"
         )
     with _memory_for(length):
@@ -419,8 +413,8 @@ def _memory_for(length: int) -> Iterator[None]:
     try:
         yield
     except (MemoryError, ValueError, OverflowError) as error:
-        pass_interruption(error)
-        raise ResourceExhaustedError(f"a tensor of {length} bytes does not fit in memory") from None
+        errors.pass_interruption(error)
+        raise errors.ResourceExhaustedError(f"a tensor of {length} bytes does not fit in memory") from None
 
 
 def _read_contents(
@@ -435,10 +429,12 @@ def _read_contents(
         return HostTensor(row, shape, files.read_bytes(mode, path, row.byte_length(shape)))
     array, *others = files.read_arrays(mode, path)
     if others:
-        raise InvalidArgumentError(f"`{path}` holds {len(others) + 1} arrays; name one: `@{path}:<key>`")
+        raise errors.InvalidArgumentError(
+            f"`{path}` holds {len(others) + 1} arrays; name one: `@{path}:<key>`"
+        )
     same_type = _interchangeable(array.element_type, row)
     if not same_type or array.shape != shape:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"`{path}` holds a {array.shaped_type} array, not {format_shaped_type(shape, row)}"
         )
     return HostTensor(row, shape, array.data)

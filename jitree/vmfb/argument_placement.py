@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from jitree.base.weak_sets import SharedWeakKeys
+from jitree.base.finalizers import SharedWeakKeys
 from jitree.errors import StatusError
 from jitree.vmfb.cconv import (
     EntryRule,

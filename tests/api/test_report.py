@@ -20,8 +20,7 @@ import pytest
 import jitree
 from jitree.base.page import SAID, Drawing, Notice, PageTable, Text, document, notebook
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from jitree.observe.graph import DispatchGraph
-from jitree.observe.pieces import dispatch_pieces
+from jitree.observe.graph import DispatchGraph, dispatch_pieces
 from jitree.observe.tolerance import Statistics
 from tests.assembler import Assembler
 from tests.tools.command import jitree as command

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from jitree.base import dlpack, spare_memory
-from jitree.base.weak_sets import SharedWeakKeys, SharedWeakSet, SharedWeakValues
+from jitree.base.finalizers import SharedWeakKeys, SharedWeakSet, SharedWeakValues
 from jitree.codegen import image
 from jitree.dispatch.native import tiering
 from jitree.hal.device_memory import DeviceMemory
@@ -165,4 +165,4 @@ def test_no_weak_container_of_python_is_used() -> None:
         path: path.read_text(encoding="utf-8").replace("SharedWeakSet", "") for path in root.rglob("*.py")
     }
     used = [str(path) for path, text in texts.items() if any(name in text for name in names)]
-    assert used == [str(root / "base" / "weak_sets.py")]
+    assert used == [str(root / "base" / "finalizers.py")]

@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from jitree import Session
-from jitree.base.weak_sets import SharedWeakValues
+from jitree.base.finalizers import SharedWeakValues
 from jitree.codegen import image
 from jitree.codegen.image import batch, builder_process, cache, worklist
 from jitree.codegen.image import builder as starting

@@ -15,7 +15,7 @@ import pytest
 from jitree import Session
 from jitree.codegen.record import words_of
 from jitree.cuda.device import CudaDevice
-from jitree.cuda.stream_record import StreamRecord
+from jitree.cuda.launches import StreamRecord
 from jitree.errors import FailedPreconditionError, StatusCode, StatusError
 from jitree.hal.fence import Fence
 from tests.cuda.fake import FakeDriver

@@ -17,8 +17,8 @@ from jitree import Module, Session
 from jitree.codegen.record import layout_of
 from jitree.cuda import nccl
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.launches import StreamRecord
 from jitree.cuda.nccl import IDENTIFIER_SIZE
-from jitree.cuda.stream_record import StreamRecord
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, UnavailableError
 from jitree.hal.groups.presence import FAILED, LEFT, Presence
 from jitree.hal.groups.rendezvous import ADDRESS_VARIABLE, EnvironmentProvider, FixedProvider

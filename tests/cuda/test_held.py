@@ -11,7 +11,7 @@ import pytest
 
 from jitree.codegen.record import layout_of, words_of
 from jitree.cuda import launches, programs
-from jitree.cuda.stream_record import BUCKETS, MOST_HELD, MOST_WANTED, ProgramTableRecord
+from jitree.cuda.launches import BUCKETS, MOST_HELD, MOST_WANTED, ProgramTableRecord
 from jitree.errors import StatusError
 from jitree.hal.buffer import BufferView
 from tests.cuda.fake_results import CUresult

@@ -14,7 +14,7 @@ from jitree.base.dlpack import DLTensor, Versioned, pointer
 from jitree.base.dlpack_names import VERSIONED_NAME
 from jitree.base.finalizers import Finalizer
 from jitree.cuda.device import CudaDevice
-from jitree.cuda.stream_record import StreamRecord
+from jitree.cuda.launches import StreamRecord
 from jitree.hal.timeline_record import MOST_KNOWN
 from tests.api.test_exported import Consumer, delete
 from tests.cuda.fake import FakeDriver

@@ -25,8 +25,7 @@ from jitree.errors import (
     UnimplementedError,
 )
 from jitree.kernels import Kernel, KernelCall, by_cublas, by_triton
-from jitree.kernels.cuda import CudaLaunches
-from jitree.kernels.cuda_calls import Mirror
+from jitree.kernels.cuda import CudaLaunches, Mirror
 from jitree.kernels.cuda_code import KernelTarget, code_of
 from tests.cuda.fake import FakeDriver, FakeKernel
 from tests.cuda.programs import STATELESS

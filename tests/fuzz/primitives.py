@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Final
 from weakref import ref
 
-from jitree.base import cancel_scopes, finalizers, stop_word, weak_sets
+from jitree.base import cancel_scopes, finalizers, stop_word
 from jitree.base.platform import threads
 from tests.fuzz import scheduler
 
@@ -289,7 +289,7 @@ _own: Final[list[tuple[Any, str, Callable[[], Any]]]] = []
 def install() -> None:
     """Puts them in the place of Python's in all modules of the package."""
     _queue.SimpleQueue = TurnQueue  # type: ignore[misc,assignment]  # functions import it
-    weak_sets.SharedWeakSet.__init__ = _init  # type: ignore[method-assign,assignment]
+    finalizers.SharedWeakSet.__init__ = _init  # type: ignore[method-assign,assignment]
     stop_word._stop.__dict__.pop("_clock", None)
     stop_word._stop.__class__ = _NoTicks
     replace()

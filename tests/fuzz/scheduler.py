@@ -31,7 +31,7 @@ TRACED: Final = tuple(
         "api/array.py", "api/asynchronous.py", "api/calls/native/", "api/calls/preparation.py",
         "api/calls/workspace.py", "api/function.py", "api/load_order.py", "api/module.py",
         "api/observers.py", "api/serving.py", "api/session.py", "base/cancel_scopes.py",
-        "base/events.py", "base/finalizers.py", "base/stop_word.py", "base/weak_sets.py", "cuda/",
+        "base/events.py", "base/finalizers.py", "base/stop_word.py", "cuda/",
         "dispatch/context.py", "dispatch/function.py", "dispatch/invocation.py", "dispatch/session_lock.py",
         "dispatch/suspended_calls.py", "dispatch/variables.py", "hal/", "modules/hal/", "observe/",
         "regs/handles.py",

@@ -16,7 +16,7 @@ from jitree.errors import FailedPreconditionError
 from jitree.hal.executable import prepared_executables
 from jitree.loaders import environment, processor_needs
 from jitree.loaders.elf_format import ARCHITECTURES, host_architecture
-from jitree.loaders.x86_code import opcodes
+from jitree.loaders.processor_needs import opcodes
 from jitree.tools.main import dispatch
 from jitree.vmfb.decode import BytecodeModule
 

@@ -21,7 +21,7 @@ from jitree.errors import (
     StatusError,
 )
 from jitree.hal.executable import Executable
-from jitree.modules.hal_loader import MAXIMUM_BINDINGS
+from jitree.modules.hal_inline import MAXIMUM_BINDINGS
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
 from tests.loaders.samples import FORMAT

@@ -96,7 +96,7 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append("refill")
         return refill(supplier)
 
-    monkeypatch.setattr("jitree.modules.hal_loader.CommandList", making)
+    monkeypatch.setattr("jitree.modules.hal_inline.CommandList", making)
     monkeypatch.setattr(supply.Supplier, "refill", refilling)
     return found
 

@@ -18,7 +18,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
 )
-from jitree.hal.groups.transport import Transport, TransportProvider
+from jitree.hal.groups.rendezvous import Transport, TransportProvider
 from tests.assembler import Assembler
 from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
 from tests.security.programs import (

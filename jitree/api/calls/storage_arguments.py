@@ -18,7 +18,7 @@ from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import Donation, TensorPacker
 from jitree.api.calls.transfers import copy_view, wrap_in_place
 from jitree.base.arguments import is_masked
-from jitree.errors import InvalidArgumentError, PermissionDeniedError, has_attribute
+from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
 from jitree.hal.device import Device
@@ -54,7 +54,7 @@ def storage_of(names: Sequence[str], out: Any, device: Device) -> dict[str, Arra
 def _in_place(name: str, value: Any, device: Device) -> Array:
     if isinstance(value, Array):
         return value
-    array = _over_memory(value)
+    array = _host_array(value)
     view = None if array is None else wrap_in_place(array, device)
     if view is not None:
         return Array(view, device)
@@ -77,16 +77,14 @@ def _obstacle(array: npt.NDArray[Any] | None) -> str:
     return f": it begins {beyond} bytes after a multiple of {BINDING_ALIGNMENT}" if beyond else ""
 
 
-def _over_memory(value: Any) -> npt.NDArray[Any] | None:
+def _host_array(value: Any) -> npt.NDArray[Any] | None:
     """Makes a numpy array over a host array's memory, else None. Of a subclass, which may say anything of
     itself, it is one of numpy's own class."""
     if isinstance(value, np.ndarray):
         return None if is_masked(value) else np.asarray(value)
-    if not has_attribute(value, "__dlpack__"):
-        return None
-    from jitree.base.dlpack import import_array, is_importable  # few programs use other libraries
+    from jitree.base.dlpack import over_memory  # few programs use other libraries
 
-    return import_array(value) if is_importable(value) else None
+    return over_memory(value)
 
 
 def donate(array: Array) -> Donation:

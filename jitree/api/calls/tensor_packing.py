@@ -325,10 +325,8 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
     """Makes a native numpy array of any array, else None."""
     if isinstance(value, _NO_ARRAYS):
         return None
-    array = np.asarray(value) if isinstance(value, np.ndarray) else _foreign_array(value)
-    if array is None:
-        return None
-    if array.dtype.isnative:
+    array = np.asarray(value) if isinstance(value, np.ndarray) else _array_of_others(value)
+    if array is None or array.dtype.isnative:
         return array
     from jitree.base.copying import copy_of, room_for
 
@@ -336,19 +334,17 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
         return copy_of(array, array.dtype.newbyteorder("="))
 
 
-def _foreign_array(value: Any) -> npt.NDArray[Any] | None:
-    if has_attribute(value, "__dlpack__"):
-        from jitree.base.dlpack import import_array, is_importable
+def _array_of_others(value: Any) -> npt.NDArray[Any] | None:
+    from jitree.base.dlpack import foreign_array, is_importable  # few programs use other libraries
 
-        if is_importable(value):
-            return import_array(value)
-    if has_attribute(value, "__cuda_array_interface__") or has_attribute(value, "__dlpack__"):
+    is_foreign = has_attribute(value, "__dlpack__") or has_attribute(value, "__cuda_array_interface__")
+    if is_foreign and not is_importable(value):
         raise InvalidArgumentError(
             f"an array of type {type(value).__name__} lies in another device's memory; copy it to the host"
         )
-    if has_attribute(value, "__array__"):
-        array = value.__array__()
-        return np.asarray(array) if isinstance(array, np.ndarray) else None
+    array = foreign_array(value)
+    if array is not None:
+        return array
     try:
         return None if is_released(value) else np.asarray(memoryview(value))
     except TypeError as error:

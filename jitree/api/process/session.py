@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from jitree import errors
 from jitree.api.calls.declaration import TIMEOUT
 from jitree.api.function import Function
 from jitree.api.load_order import chosen
@@ -41,17 +42,6 @@ from jitree.base.copying import copy_of, room_for
 from jitree.base.finalizers import Unique
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.session_lock import CANCELS, ContextGate, Entrance
-from jitree.errors import (
-    AbortedError,
-    CancelledError,
-    DataLossError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    UnimplementedError,
-    folded,
-    printable,
-)
 from jitree.vmfb.archive import Source, loading, name_of
 from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
@@ -63,7 +53,7 @@ _Functions = dict[str, tuple[str, list[str], list[tuple[str, str]], list[tuple[s
 """By name, declarations, names of arguments and what :attr:`jitree.api.function.Function.passed` gives."""
 
 
-class MissingError(UnimplementedError, AttributeError):
+class MissingError(errors.UnimplementedError, AttributeError):
     """``hasattr`` is false, and who asks without looking is told what to do."""
 
 
@@ -102,13 +92,15 @@ class ProcessSession(RemoteProxy):
         self._parameters = open_parameters(options.pop("parameters", ()), sandbox=True)
         given = [name for name, value in options.items() if isinstance(value, np.ndarray) or value]
         if given:
-            raise UnimplementedError(
+            raise errors.UnimplementedError(
                 f"{', '.join(given)}: a sandbox in a separate process has no such option"
             )
         self._device = require_local("local-sync" if device is None else device)
         self._limits = Limits() if limits is None else check(limits)
         if self._limits.instructions is not None:
-            raise UnimplementedError("limits: instructions of native code are not counted; limit the time")
+            raise errors.UnimplementedError(
+                "limits: instructions of native code are not counted; limit the time"
+            )
         self._gate = _Gate(None)
         self._worker: Child | None = None
         self._sources: list[tuple[str, list[memoryview]]] = []
@@ -130,7 +122,7 @@ class ProcessSession(RemoteProxy):
         """As :meth:`jitree.Session.load`, of compiled modules."""
         refuse_machine_code(compiled)
         if not sources:
-            raise InvalidArgumentError("load: no module was given; pass a path, bytes or an open file")
+            raise errors.InvalidArgumentError("load: no module was given; pass a path, bytes or an open file")
         modules = self._loaded_by("load", sources)
         return modules[0] if len(modules) == 1 else modules
 
@@ -142,7 +134,7 @@ class ProcessSession(RemoteProxy):
     def _loaded_by(self, method: str, sources: tuple[Source, ...]) -> tuple[ProcessModule, ...]:
         for source in sources:
             if isinstance(source, (BytecodeModule, HostModule)):
-                raise UnimplementedError(
+                raise errors.UnimplementedError(
                     f"{method}: module '{source.name}' is an object of this process, and the process of the "
                     "sandbox cannot call its functions; load files and bytes"
                 )
@@ -170,12 +162,12 @@ class ProcessSession(RemoteProxy):
         gate = self._gate
         begun = gate.gate[CANCELS]
         if gate.lock._is_owned():  # type: ignore[attr-defined]
-            raise FailedPreconditionError("the session is in a call of this thread")
+            raise errors.FailedPreconditionError("the session is in a call of this thread")
         with Entrance(gate), Scope(seconds, TIME) as scope:
             try:
                 gate.is_ended_by(scope, begun)
                 if self.closed:
-                    raise FailedPreconditionError("the session has been closed")
+                    raise errors.FailedPreconditionError("the session has been closed")
                 yield
             finally:
                 gate.waiting.pop(scope, None)
@@ -218,7 +210,7 @@ class ProcessSession(RemoteProxy):
             answer = worker.ask(head, parts, f"while {function.full_name} ran")
             try:
                 results = messages.unpack(answer.head.get("results"), answer.data)
-            except DataLossError as error:
+            except errors.DataLossError as error:
                 raise _wrong(worker) from error
             if self._limits.output is not None and sum([_size(one) for one in results]) > self._limits.output:
                 raise _wrong(worker)
@@ -228,7 +220,7 @@ class ProcessSession(RemoteProxy):
         require_name(name)
         module, _, function = name.partition(".")
         if module not in self._modules:
-            raise NotFoundError(
+            raise errors.NotFoundError(
                 f"no module '{module}' is loaded; there are: {', '.join(self._modules) or 'none'}"
             )
         return self._modules[module][function]
@@ -242,9 +234,11 @@ class ProcessSession(RemoteProxy):
 
         INVALID_ARGUMENT for element types that programs cannot have."""
         if self.closed:
-            raise FailedPreconditionError("the session has been closed")
+            raise errors.FailedPreconditionError("the session has been closed")
         if copy is False:
-            raise UnimplementedError("to_device: the process of a sandbox has copies only; leave copy= out")
+            raise errors.UnimplementedError(
+                "to_device: the process of a sandbox has copies only; leave copy= out"
+            )
         array, row = host_array(value)
         with room_for(array):
             elements = copy_of(array, row.dtype)
@@ -289,7 +283,7 @@ class ProcessSession(RemoteProxy):
         self.close()
 
     def __repr__(self) -> str:
-        names = printable(", ".join(self._modules)) or "none"
+        names = errors.printable(", ".join(self._modules)) or "none"
         return f"<jitree.Session in process {self.pid}; modules: {names}>"
 
 
@@ -328,7 +322,7 @@ class ProcessModule(RemoteProxy):
     def __getitem__(self, name: str) -> ProcessFunction:
         if name not in self:
             known = ", ".join(self._functions) or "none"
-            raise NotFoundError(
+            raise errors.NotFoundError(
                 f"no function {shown(name)} exported by module '{self.name}'; there are: {known}"
             )
         return ProcessFunction(self, name, *self._functions[name])
@@ -361,7 +355,7 @@ class ProcessFunction(RemoteProxy):
         self.passed = passed
         """The same as :attr:`jitree.api.function.Function.passed`."""
 
-    @folded
+    @errors.folded
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """Takes arrays, numbers and None for a null argument; ``timeout=`` is how many seconds the call may
         take, unless the program has an argument of that name.
@@ -378,12 +372,12 @@ class ProcessFunction(RemoteProxy):
             try:
                 return await asyncio.to_thread(self, *arguments, **named)
             except asyncio.CancelledError:
-                scope.end(CancelledError("the task that awaits the call was cancelled"))
+                scope.end(errors.CancelledError("the task that awaits the call was cancelled"))
                 raise
 
     def submit(self, *arguments: Any, **named: Any) -> NoReturn:
         """UNIMPLEMENTED: calls wait for their results."""
-        raise UnimplementedError(
+        raise errors.UnimplementedError(
             "calls in a separate process wait for their results; `async_` makes them in another thread"
         )
 
@@ -410,8 +404,8 @@ def _listed(worker: Child, value: Any) -> list[Any]:
     return value
 
 
-def _wrong(worker: Child) -> AbortedError:
+def _wrong(worker: Child) -> errors.AbortedError:
     worker.end()
-    return AbortedError(
+    return errors.AbortedError(
         "the process of the sandbox sent what no session does; the next call starts another one"
     )

@@ -22,6 +22,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from jitree import errors
 from jitree.api.process import messages
 from jitree.api.sandbox import Limits
 from jitree.base import cancel_scopes
@@ -31,18 +32,6 @@ from jitree.base.platform import SYSTEM
 from jitree.base.platform.files import CAN_SEAL
 from jitree.codegen.image.cache import VARIABLE, place
 from jitree.codegen.image.keys import folders_of
-from jitree.errors import (
-    AbortedError,
-    DataLossError,
-    ResourceExhaustedError,
-    StatusError,
-    UnavailableError,
-    again,
-    ignored,
-    is_interruption,
-    pass_interruption,
-    status_error,
-)
 
 _PROGRAM: Final = Path(__file__).with_name("fork_server.py")
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes")
@@ -142,13 +131,13 @@ def _end() -> None:
 def ask_for_child(options: bytes) -> tuple[socket.socket, socket.socket]:
     """Has a child started: the sockets for messages to it, and to its keeper. UNAVAILABLE without one."""
     if not CAN_SEAL:
-        raise UnavailableError(f"no process can be confined on {SYSTEM}")
+        raise errors.UnavailableError(f"no process can be confined on {SYSTEM}")
     try:
         with _lock:
             return _asked(options)
     except OSError as error:
-        pass_interruption(error)
-        raise UnavailableError(f"no process can be started here: {error}") from None
+        errors.pass_interruption(error)
+        raise errors.UnavailableError(f"no process can be started here: {error}") from None
 
 
 def _asked(options: bytes) -> tuple[socket.socket, socket.socket]:
@@ -169,10 +158,10 @@ def _asked(options: bytes) -> tuple[socket.socket, socket.socket]:
             try:
                 socket.send_fds(starter.control, [options], [theirs.fileno(), its.fileno()])
             except OSError as error:  # it has ended
-                pass_interruption(error)
+                errors.pass_interruption(error)
                 continue
             return connection, life
-    raise UnavailableError("no process can be started here")
+    raise errors.UnavailableError("no process can be started here")
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
@@ -236,13 +225,13 @@ class Child(Finalized):
         try:
             with Scope(_START):
                 ready = self.ask({"start": True}, [], "while it started")
-        except AbortedError as error:
-            raise UnavailableError(f"no process can be confined here: {error.message}") from None
+        except errors.AbortedError as error:
+            raise errors.UnavailableError(f"no process can be confined here: {error.message}") from None
         self.pid: int = ready.head["ready"]
         try:
             self._process = _Process(self.pid)
         except OSError as error:
-            pass_interruption(error)
+            errors.pass_interruption(error)
             raise self._ended("while it started") from None
         self._signal(signal.SIGSTOP)
 
@@ -261,11 +250,11 @@ class Child(Finalized):
                 with self._ending_with(cancel_scopes.current()):  # the child may read nothing
                     messages.send(self._socket, head, parts, file)
             except OSError as error:
-                if is_interruption(error):
+                if errors.is_interruption(error):
                     self.end()
                     raise
                 raise self._ended(doing) from None
-            except ResourceExhaustedError:  # nothing was sent
+            except errors.ResourceExhaustedError:  # nothing was sent
                 self._signal(signal.SIGSTOP)
                 raise
             except BaseException:
@@ -286,9 +275,9 @@ class Child(Finalized):
                 self._signal(signal.SIGSTOP)
                 if message is not None:
                     messages.require_text(message.head)
-        except DataLossError as error:
+        except errors.DataLossError as error:
             self.end()
-            raise AbortedError(
+            raise errors.AbortedError(
                 f"the process of the sandbox sent what no session does {doing}: {error.message}"
             ) from None
         except BaseException:
@@ -307,7 +296,7 @@ class Child(Finalized):
         """The child is killed when the scope ends."""
         killing, is_over = guard(), False
 
-        def kill(_: StatusError) -> None:
+        def kill(_: errors.StatusError) -> None:
             with killing:
                 if not is_over:
                     self._kill()
@@ -322,24 +311,24 @@ class Child(Finalized):
             if scope is not None:
                 scope.unwatch(kill)
 
-    def _failure(self, described: Any, doing: str) -> StatusError:
+    def _failure(self, described: Any, doing: str) -> errors.StatusError:
         match described:
             case [int(code), str(message), [*contexts], [*backtrace]] if all(
                 isinstance(text, str) for text in (*contexts, *backtrace)
             ):
-                error = status_error(code, message, *contexts)
+                error = errors.status_error(code, message, *contexts)
                 error.backtrace = backtrace
                 return error
         self.end()
-        return AbortedError(f"the process of the sandbox sent what no session does {doing}")
+        return errors.AbortedError(f"the process of the sandbox sent what no session does {doing}")
 
-    def _ended(self, doing: str) -> StatusError:
+    def _ended(self, doing: str) -> errors.StatusError:
         why = cancel_scopes.why_to_end()
         how = self._how()
         self.end()
         if why is not None:
-            return again(why).with_context(doing)
-        return AbortedError(
+            return errors.again(why).with_context(doing)
+        return errors.AbortedError(
             f"the process of the sandbox ended {how} {doing}; the next call starts another one, with the "
             "modules as they are after loading"
         )
@@ -367,7 +356,7 @@ class Child(Finalized):
 
     def _kill(self) -> None:
         self._is_killed = True
-        with ignored(OSError):  # it has ended
+        with errors.ignored(OSError):  # it has ended
             self._life.shutdown(socket.SHUT_WR)
 
     def end(self) -> None:

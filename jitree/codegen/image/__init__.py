@@ -15,9 +15,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.finalizers import guard, start_thread
+from jitree.base.finalizers import SharedWeakSet, SharedWeakValues, guard, start_thread
 from jitree.base.memory import NAMES_CODE, name_code
-from jitree.base.weak_sets import SharedWeakSet, SharedWeakValues
 from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import OUTPUT, FlatImage, Image, Recipe, map_image
 from jitree.errors import StatusError, UnavailableError, pass_interruption, printable, tell

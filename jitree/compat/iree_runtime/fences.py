@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree import errors
 from jitree.base.arguments import shown
 from jitree.compat.iree_runtime.arguments import (
     Kind,
@@ -26,14 +27,6 @@ from jitree.compat.iree_runtime.arguments import (
 from jitree.compat.iree_runtime.dtypes import (
     ExternalTimepointType,
     SemaphoreCompatibility,
-)
-from jitree.errors import (
-    InvalidArgumentError,
-    ResourceExhaustedError,
-    StatusError,
-    UnimplementedError,
-    UnknownError,
-    pass_interruption,
 )
 from jitree.hal.fence import Fence
 from jitree.hal.semaphore import Semaphore
@@ -59,7 +52,7 @@ def _wait(raw: Any, what: str, wait: Any) -> bool:
     when = "synchronous" if raw.failure is not None else "asynchronous"
     try:
         return bool(wait())
-    except StatusError as error:
+    except errors.StatusError as error:
         kind = next(kind for kind in _CAUGHT if isinstance(error, kind))
         raise kind(f"{when} {what} failure: {error}") from error
 
@@ -106,7 +99,7 @@ class HalSemaphore(Reference):
 
     @takes(text)
     def fail(self, message: str) -> None:
-        self.raw.fail(UnknownError(message))
+        self.raw.fail(errors.UnknownError(message))
 
     @takes(size, optional(i64), optional(i64))
     def wait(self, payload: int, timeout: int | None = None, deadline: int | None = None) -> bool:
@@ -140,7 +133,7 @@ class HalSemaphore(Reference):
     def _require_cuda(self, what: str, kind: int) -> None:
         if kind != ExternalTimepointType.CUDA_EVENT:
             name = ExternalTimepointType(kind).name
-            raise UnimplementedError(f"{what}: timepoints are of type CUDA_EVENT, not {name}")
+            raise errors.UnimplementedError(f"{what}: timepoints are of type CUDA_EVENT, not {name}")
 
 
 def _fences(value: Any) -> list[HalFence]:
@@ -187,7 +180,7 @@ class HalFence(Reference):
         assert joined is not None
         capacity = getattr(self, "_capacity", None)
         if capacity is not None and len(joined.timepoints) > capacity:
-            raise ResourceExhaustedError(
+            raise errors.ResourceExhaustedError(
                 f"a fence with a capacity of {capacity} has no room for another point"
             )
         self.raw.timepoints = joined.timepoints
@@ -199,7 +192,7 @@ class HalFence(Reference):
 
     @takes(text)
     def fail(self, message: str) -> None:
-        self.raw.fail(UnknownError(message))
+        self.raw.fail(errors.UnknownError(message))
 
     @takes(optional(i64), optional(i64))
     def wait(self, timeout: int | None = None, deadline: int | None = None) -> bool:
@@ -216,7 +209,7 @@ def fence_of(points: Any, what: str) -> Fence:
     try:
         return Fence((of(Semaphore)(semaphore).raw, size(value)) for semaphore, value in points)
     except (TypeError, ValueError) as error:
-        pass_interruption(error)
-        raise InvalidArgumentError(
+        errors.pass_interruption(error)
+        raise errors.InvalidArgumentError(
             f"{what}: expected a HalFence or pairs of a HalSemaphore and a value but got {shown(points)}"
         ) from None

@@ -7,19 +7,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from jitree import errors
 from jitree.compat.iree_runtime.arguments import VmRef, a, optional, raw_of, something, takes, text
 from jitree.compat.iree_runtime.buffers import HalBufferView
 from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.compat.iree_runtime.vm import PythonModule, VmInstance, VmModule
 from jitree.dispatch.host_export import HostExport
-from jitree.errors import (
-    FailedPreconditionError,
-    InternalError,
-    InvalidArgumentError,
-    StatusError,
-    UnknownError,
-    is_interruption,
-)
 from jitree.modules.hal import HalModule
 from jitree.modules.hal.module import write_to_stderr
 from jitree.vmfb.cconv import parse
@@ -52,12 +45,14 @@ class HalModuleDebugSink:
     def _receive(self, key: str, views: Sequence[Any]) -> None:
         try:
             self._callback(key, [HalBufferView.of(view) for view in views])
-        except StatusError:
+        except errors.StatusError:
             raise
         except Exception as error:
-            if is_interruption(error):
+            if errors.is_interruption(error):
                 raise
-            raise UnknownError(f"in the callback of a trace: {type(error).__name__}: {error}") from error
+            raise errors.UnknownError(
+                f"in the callback of a trace: {type(error).__name__}: {error}"
+            ) from error
 
 
 def _devices(value: Any) -> list[HalDevice]:
@@ -80,7 +75,7 @@ def create_hal_module(
     if device is not None:
         chosen = [device]
     if not chosen:
-        raise InvalidArgumentError("create_hal_module: there must be one device at least")
+        raise errors.InvalidArgumentError("create_hal_module: there must be one device at least")
     sink = write_to_stderr if debug_sink is None else debug_sink._receive
     return VmModule(HalModule([item.raw for item in chosen], trace_sink=sink))
 
@@ -112,7 +107,9 @@ class PyModuleInterface:
     def export(self, name: str, cconv: str, callable: Callable[..., Any]) -> None:
         """Adds a function by its calling convention. FAILED_PRECONDITION after :meth:`create`."""
         if self._module is not None:
-            raise FailedPreconditionError(f"module '{self._name}' is made already; export before create()")
+            raise errors.FailedPreconditionError(
+                f"module '{self._name}' is made already; export before create()"
+            )
         if any(export.name == name for export in self._exports):
             raise ValueError(f"PyModule function already defined: {name}")
         self._exports.append(HostExport(name, parse(cconv).text, _translated(name, cconv, callable)))
@@ -148,7 +145,7 @@ def _require_signed(types: Sequence[Any], results: Any) -> None:
     values = results if isinstance(results, (list, tuple)) else (results,)
     for item, value in zip(types, values, strict=False):
         if isinstance(value, int) and value >= _LIMITS.get(item, math.inf):
-            raise InternalError(f"a result of type {item} is too large: {value}")
+            raise errors.InternalError(f"a result of type {item} is too large: {value}")
 
 
 def _translated(name: str, cconv: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,12 +167,12 @@ def _translated(name: str, cconv: str, function: Callable[..., Any]) -> Callable
             values = list(results)
             for place in references:
                 values[place] = raw_of(values[place])
-        except StatusError:
+        except errors.StatusError:
             raise
         except Exception as error:
-            if is_interruption(error):
+            if errors.is_interruption(error):
                 raise
-            raise UnknownError(f"in '{name}': {type(error).__name__}: {error}") from error
+            raise errors.UnknownError(f"in '{name}': {type(error).__name__}: {error}") from error
         return tuple(values)
 
     return call

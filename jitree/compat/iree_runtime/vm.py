@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree import errors
 from jitree.api.session import Instance, Session
 from jitree.compat.iree_runtime.arguments import (
     a,
@@ -30,15 +31,6 @@ from jitree.compat.iree_runtime.arguments import (
 from jitree.compat.iree_runtime.buffers import VmVariantList
 from jitree.compat.iree_runtime.dtypes import Linkage
 from jitree.dispatch.host_module import HostModule
-from jitree.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    NotFoundError,
-    StatusError,
-    UnknownError,
-    has_attribute,
-    is_interruption,
-)
 from jitree.modules.hal import HalModule
 from jitree.regs.list import VmList
 from jitree.vmfb.archive import OwnMemory
@@ -80,7 +72,9 @@ class VmFunction:
         """NOT_FOUND where nothing has it any more."""
         module = self._module()
         if module is None:
-            raise NotFoundError(f"the module '{self.module_name}' of function '{self.name}' has been dropped")
+            raise errors.NotFoundError(
+                f"the module '{self.module_name}' of function '{self.name}' has been dropped"
+            )
         return module
 
     @property
@@ -109,12 +103,12 @@ class PythonModule(HostModule):
     def create_state(self, context: Any) -> Any:
         try:
             return self._constructor()
-        except StatusError:
+        except errors.StatusError:
             raise
         except Exception as error:
-            if is_interruption(error):
+            if errors.is_interruption(error):
                 raise
-            raise UnknownError(
+            raise errors.UnknownError(
                 f"in the constructor of module '{self.name}': {type(error).__name__}: {error}"
             ) from error
 
@@ -130,7 +124,7 @@ class VmModule:
     """A module: a compiled one, or one written in Python."""
 
     def __init__(self, raw: ModuleLike, blob: memoryview | None = None) -> None:
-        if not has_attribute(raw, "export_names"):
+        if not errors.has_attribute(raw, "export_names"):
             raise TypeError("VmModule: no constructor defined")
         self.raw = raw
         self._blob = blob
@@ -191,7 +185,7 @@ class VmModule:
     @takes(_instance, text, size)
     def resolve_module_dependency(instance: VmInstance, name: str, minimum_version: int, /) -> VmModule:
         """NOT_FOUND: no modules are registered by name before a context has them."""
-        raise NotFoundError(
+        raise errors.NotFoundError(
             f"Error resolving module dependency: required module '{name}' is not available; modules are "
             "registered in order, those that others depend on first"
         )
@@ -218,7 +212,7 @@ class VmModule:
     def lookup_function(self, name: str, linkage: Any = Linkage.EXPORT) -> VmFunction | None:
         """None for an unknown name. Only exported functions have names."""
         if not name:
-            raise InvalidArgumentError("lookup_function: the name of a function cannot be empty")
+            raise errors.InvalidArgumentError("lookup_function: the name of a function cannot be empty")
         if linkage not in _EXPORTED or name not in self.raw.export_names():
             return None
         if isinstance(self.raw, BytecodeModule):
@@ -283,7 +277,7 @@ class VmContext:
         FAILED_PRECONDITION for a context that was made with its modules.
         """
         if self._is_static and modules:
-            raise FailedPreconditionError("a context that was made with its modules takes no more")
+            raise errors.FailedPreconditionError("a context that was made with its modules takes no more")
         for module in modules:
             if isinstance(module.raw, HalModule) and self._session is None:
                 self._session = _session_of(self._instance, module.raw)
@@ -314,9 +308,9 @@ class VmContext:
             function = session.context.function_of(vm_function.module, vm_function.name)
             for item, value in zip(function.convention.arguments, values, strict=False):
                 if item == "i" and isinstance(value, int) and not -(2**31) <= value < 2**32:
-                    raise InvalidArgumentError(f"{value} does not fit i32")
+                    raise errors.InvalidArgumentError(f"{value} does not fit i32")
             results = session.context.invoke(function, values)
-        except StatusError as error:
+        except errors.StatusError as error:
             raise error.with_context("Error invoking function") from error.__cause__
         rets.raw.resize(0)
         for value in results:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from jitree.base.finalizers import SharedWeakKeys
 from jitree.base.memory import NAMES_CODE, name_code
-from jitree.base.weak_sets import SharedWeakKeys
 from jitree.codegen import image
 from jitree.codegen.record import words_of
 from jitree.dispatch.native import source

@@ -26,21 +26,21 @@ from jitree.errors import (
     pass_interruption,
 )
 from jitree.hal import checks
-from jitree.hal.groups.rendezvous import environment_provider
-from jitree.hal.groups.transport import (
+from jitree.hal.groups.rendezvous import (
     LOOK_SECONDS,
     TIMEOUT_SECONDS,
     MpiTransport,
     TorchTransport,
     Transport,
     TransportProvider,
+    environment_provider,
     wait_looking,
 )
 from jitree.hal.local.interrupts import is_to_end, require_going_on
 from jitree.hal.objects import Channel
 
 if TYPE_CHECKING:
-    from jitree.hal.groups.transport import Part
+    from jitree.hal.groups.rendezvous import Part
     from jitree.hal.objects import ChannelProvider
 
 _HEADER: Final = struct.Struct("<QqqQ")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.hal.command_buffer import Collective
     from jitree.hal.command_list import BoundCommands
-    from jitree.hal.groups.transport import Part
+    from jitree.hal.groups.rendezvous import Part
 
 _SIZES: Final = {2: 2, 3: 2, 4: 4, 5: 4, 6: 8, 7: 8, 8: 2, 9: 4, 10: 8, 11: 2}
 """Bytes by ABI element type; 0, 1 and the float8 types (12 to 15) have one."""

@@ -27,9 +27,8 @@ from collections import Counter
 from threading import Event, Thread
 from typing import Any, Final
 
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import SharedWeakSet, guard
 from jitree.base.platform.files import machine_identity
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import UnavailableError, ignored, pass_interruption
 
 NOTE_BYTES: Final = 1024

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 from weakref import ref
 
+from jitree.base.finalizers import SharedWeakSet
 from jitree.base.platform import UNAME
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.errors import InvalidArgumentError, NotFoundError
 from jitree.hal import watchdog
 from jitree.hal.device import Device
@@ -249,9 +249,7 @@ class LocalDevice(Device):
     def queue_flush(self, queue_affinity: int = -1) -> None:
         """There is no launch batch."""
 
-    @property
-    def is_observable(self) -> bool:
-        return True
+    is_observable = True
 
     def readers_changed(self) -> None:
         if self.readers and self._told is None:

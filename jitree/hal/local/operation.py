@@ -9,17 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from jitree import errors
 from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import CURRENT
-from jitree.errors import (
-    CancelledError,
-    InternalError,
-    ResourceExhaustedError,
-    StatusError,
-    again,
-    is_interruption,
-    see_to_overflow,
-)
 from jitree.hal import watchdog
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import this_thread
@@ -44,7 +36,7 @@ if TYPE_CHECKING:
     class Executor(Protocol):
         """Decides on which thread operations run."""
 
-        def start(self, operation: Operation) -> StatusError | None:
+        def start(self, operation: Operation) -> errors.StatusError | None:
             """Called on the submitter's thread; returns the failure when the operation has run and failed."""
 
         def start_deferred(self, operation: Operation) -> None:
@@ -94,7 +86,7 @@ class Operation:
         self.timepoints: Sequence[Registered] = ()
         self.post: Post | None = None
         """Where it waits for a thread, while it does."""
-        self.interrupted: StatusError | None = None
+        self.interrupted: errors.StatusError | None = None
         """Why it is to end early: no call waits for it any more."""
         self.has_begun = False
         """Whether a thread runs it, or has."""
@@ -105,10 +97,10 @@ class Operation:
         """The deadline of the block that it was submitted in; no other ends it, such as one of the thread
         that happens to execute it."""
 
-    def execute(self) -> StatusError | None:
+    def execute(self) -> errors.StatusError | None:
         """Does the work on this thread and signals or fails the fence. The failure is also returned. If a
         signal's handler interrupts it, its caller calls :meth:`stop`."""
-        failure: StatusError | None = None
+        failure: errors.StatusError | None = None
         work, self.work = self.work, None
         if work is not None:
             outer, scope = this_thread.operation, CURRENT.get()
@@ -116,11 +108,11 @@ class Operation:
                 this_thread.operation = self
                 cancel_scopes.require_uncancelled()
                 if self.interrupted is not None:
-                    raise again(self.interrupted)
+                    raise errors.again(self.interrupted)
                 CURRENT.set(self.limit)
                 self._work(work)
             except BaseException as error:
-                if is_interruption(error):
+                if errors.is_interruption(error):
                     raise
                 failure = self._failure(error)
             finally:
@@ -132,16 +124,16 @@ class Operation:
             self.signal.signal()
         return failure
 
-    def _failure(self, error: BaseException) -> StatusError:
+    def _failure(self, error: BaseException) -> errors.StatusError:
         """What the fence is told of an error of the work."""
-        if isinstance(error, StatusError):
-            return error if self.interrupted is None else again(self.interrupted)
-        failure: StatusError
+        if isinstance(error, errors.StatusError):
+            return error if self.interrupted is None else errors.again(self.interrupted)
+        failure: errors.StatusError
         if isinstance(error, RecursionError):
-            see_to_overflow(error)
-            failure = ResourceExhaustedError(f"{self.name}: Python's stack was full")
+            errors.see_to_overflow(error)
+            failure = errors.ResourceExhaustedError(f"{self.name}: Python's stack was full")
         else:
-            failure = InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
+            failure = errors.InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
 
@@ -151,7 +143,7 @@ class Operation:
         else:
             work()
 
-    def fail(self, failure: StatusError) -> None:
+    def fail(self, failure: errors.StatusError) -> None:
         """Ends the operation without doing its work."""
         self.work = None
         if self.signal is not None:
@@ -174,7 +166,7 @@ class Operation:
 
     def stop(self, error: BaseException) -> None:
         """Ends it where a signal's handler kept it from ending. Others may wait for it."""
-        if not is_interruption(error):
+        if not errors.is_interruption(error):
             return
         self.queue.claim(self)
         self._is_not_wanted()  # a thread that has taken it, but has not said so, ends it
@@ -182,24 +174,24 @@ class Operation:
         if self.signal is not None and self.signal.is_reached():
             self.signal.signal()  # calls what was left
         else:
-            self.fail(CancelledError(f"{self.name} was interrupted"))
+            self.fail(errors.CancelledError(f"{self.name} was interrupted"))
         self.settle()
 
     def give_up(self, error: BaseException) -> None:
         """Stops it on the submitting thread. Nothing waits for it, so what another thread has begun ends,
         too."""
-        if is_interruption(error):
+        if errors.is_interruption(error):
             self._is_not_wanted()
             self._stop_before(error)
 
     def _is_not_wanted(self) -> None:
         if self.interrupted is None:
-            self.interrupted = CancelledError(f"{self.name} was interrupted")
+            self.interrupted = errors.CancelledError(f"{self.name} was interrupted")
             stop_word.ring()
 
     def _stop_before(self, error: BaseException) -> None:
         """As :meth:`stop`, but what a thread has begun is left to it."""
-        if not is_interruption(error):
+        if not errors.is_interruption(error):
             return
         post = self.post
         if post is not None:
@@ -207,7 +199,7 @@ class Operation:
         if not self.has_begun:
             self.stop(error)
 
-    def cancel(self, failure: StatusError) -> None:
+    def cancel(self, failure: errors.StatusError) -> None:
         """As :meth:`fail`, when the submitter has gone on."""
         self.post = None
         self.settle()
@@ -251,7 +243,7 @@ class Operation:
         times = [deadline, None if limit is self.limit else cancel_scopes.until()]
         return all(end is None or 0 <= self.cost * 1e-9 < end - time.monotonic() for end in times)
 
-    def interrupt(self, failure: StatusError) -> None:
+    def interrupt(self, failure: errors.StatusError) -> None:
         """As :meth:`Producer.interrupt`."""
         self.interrupted = failure
         stop_word.ring()
@@ -259,9 +251,9 @@ class Operation:
         try:
             if self.queue.claim(self):
                 self.forget_wait()
-                self.cancel(again(failure))
+                self.cancel(errors.again(failure))
             elif post is not None and post.withdraw(self):
-                self.cancel(again(failure))
+                self.cancel(errors.again(failure))
         except BaseException as error:
             self._stop_before(error)
             raise
@@ -276,7 +268,7 @@ class Operation:
     def finish(self) -> None:
         """Waits until it has ended, however."""
         if self.signal is not None:
-            with suppress(StatusError):
+            with suppress(errors.StatusError):
                 self.signal.wait()
 
     def prerequisites(self) -> Sequence[Producer]:
@@ -334,13 +326,13 @@ class Operation:
             for semaphore, value in self.signal.timepoints:
                 semaphore.settle(value, self)
 
-    def _report(self, failure: StatusError) -> None:
+    def _report(self, failure: errors.StatusError) -> None:
         if self.signal is None:
             warnings.warn(
                 f"{self.name} without a signal fence failed: {failure}", RuntimeWarning, stacklevel=2
             )
 
-    def _reached(self, failure: StatusError | None) -> None:
+    def _reached(self, failure: errors.StatusError | None) -> None:
         """The wait fence was reached or failed, on whatever thread did that."""
         try:
             if not self.queue.claim(self):

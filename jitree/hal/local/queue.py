@@ -27,8 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import cancel_scopes
-from jitree.base.finalizers import brief_guard, end_each, start_thread
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import SharedWeakSet, brief_guard, end_each, start_thread
 from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
 from jitree.hal.fence import COMES_AFTER, Fence, check_fences
 from jitree.hal.local.interrupts import this_thread

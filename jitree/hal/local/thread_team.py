@@ -14,11 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from jitree.base.finalizers import Finalizer, guard, join, start_thread, uninterrupted
+from jitree.base.finalizers import Finalizer, SharedWeakSet, guard, join, start_thread, uninterrupted
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.platform.threads import CAN_PARK, PARKING_CALL, allowed_processors
 from jitree.base.records import NamedTuple
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import atomic_load, atomic_store, size_of
 from jitree.errors import pass_interruption
 from jitree.hal import watchdog

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from jitree import errors
 from jitree.base.finalizers import (
     Finalizer,
+    SharedWeakSet,
     brief_guard,
     end_each,
     join,
@@ -28,7 +29,6 @@ from jitree.base.finalizers import (
     without_guards,
 )
 from jitree.base.platform.threads import Parking, place_thread
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.hal import watchdog
 from jitree.hal.local.topology import Topology
 

@@ -91,10 +91,8 @@ class NullDevice(LocalDevice):
     def _make_queue(self, record: QueueRecord) -> LocalQueue:
         return LocalQueue(IdleExecutor(), self.profiler, record)
 
-    @property
-    def is_observable(self) -> bool:
-        """It does no step that could be told of."""
-        return False
+    is_observable = False
+    """It does no step that could be told of."""
 
     @property
     def measures(self) -> str:

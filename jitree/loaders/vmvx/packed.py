@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from jitree.base import spare_memory
-from jitree.base.finalizers import guard
+from jitree.base.finalizers import SharedWeakSet, guard
 from jitree.base.memory import COPIED, PrivateFile
 from jitree.base.platform import READ, WRITE, MappedPages, Mapping, pages_of
-from jitree.base.weak_sets import SharedWeakSet
 from jitree.codegen.record import size_of, words_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor

@@ -96,11 +96,6 @@ def _rank_text(rank: int) -> str:
     return str(rank) if rank else "0 (scalar)"
 
 
-def dim(state: HalState, view: BufferView, index: int) -> int:
-    """0 for a dimension that the view does not have."""
-    return view.shape[index] if 0 <= index < len(view.shape) else 0
-
-
 def trace(state: HalState, key: VmBuffer, views: Sequence[BufferView]) -> None:
     """Hands tensors to the host's sink; nothing happens without one."""
     if len(views) > MAXIMUM_TRACED:

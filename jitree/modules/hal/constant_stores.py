@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.weak_sets import SharedWeakKeys
+from jitree.base.finalizers import SharedWeakKeys
 from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import ENTRY_PC, REF

@@ -1,25 +1,30 @@
-"""Answer ``hal.devices.*`` and ``hal.device.*``; make channels, fences and files."""
+"""Answer ``hal.device.*``, ``hal.allocator.*``, ``hal.executable.*``; make channels, fences and files."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jitree.base import cancel_scopes
 from jitree.dispatch.engine import Pending
-from jitree.errors import PermissionDeniedError, StatusError
-from jitree.hal.device import fence_class
-from jitree.hal.enums import MemoryAccess, names
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError, StatusError
+from jitree.hal.allocator import Allocator
+from jitree.hal.buffer import Buffer
+from jitree.hal.device import Device, fence_class
+from jitree.hal.enums import BufferUsage, CachingMode, MemoryAccess, names
+from jitree.hal.executable import Executable, ExecutableParameters
+from jitree.modules.hal.module import HalState
 from jitree.modules.import_rows import text
+from jitree.regs.buffer import VmBuffer
+from jitree.regs.layout import ACCESS_PRIVATE
 
 if TYPE_CHECKING:
     from jitree.hal.command_buffer import CommandBuffer
-    from jitree.hal.device import Device
     from jitree.hal.fence import Fence
     from jitree.hal.objects import Channel, File
-    from jitree.modules.hal.module import HalState
-    from jitree.regs.buffer import VmBuffer
+    from jitree.hal.pipeline_layout import PipelineLayout
 
 
 def fence_create(_state: HalState, device: Device, _flags: int) -> Fence:
@@ -130,15 +135,6 @@ def file_from_memory(
     return device.import_file(queue_affinity, access, source.view.toreadonly(), offset, length, flags)
 
 
-def devices_count(state: HalState) -> int:
-    return len(state.devices)
-
-
-def devices_get(state: HalState, index: int) -> Device | None:
-    """Null when there is no such device: programs walk the devices until one fits."""
-    return state.devices[index] if 0 <= index < len(state.devices) else None
-
-
 def device_query_i64(state: HalState, device: Device, category: VmBuffer, key: VmBuffer) -> tuple[int, int]:
     """(1, value) or, for whatever reason there is no answer, (0, 0)."""
     try:
@@ -146,3 +142,116 @@ def device_query_i64(state: HalState, device: Device, category: VmBuffer, key: V
     except StatusError:  # the program has to go on without an answer
         return 0, 0
     return (1, value) if known else (0, 0)
+
+
+# -- hal.allocator.*: memory that is allocated and imported ----------------------------------------------
+
+
+_IMMUTABLE: Final = int(BufferUsage.SHARING_IMMUTABLE)
+_MAXIMUM_CANDIDATES: Final = 64
+"""Devices that a placement policy is asked about at once."""
+
+
+def import_(
+    state: HalState,
+    allocator: Allocator,
+    try_import: int,
+    queue_affinity: int,
+    memory_types: int,
+    usage: int,
+    source: VmBuffer,
+    offset: int,
+    length: int,
+) -> Buffer | None:
+    """Makes a buffer over a host buffer's bytes, kept alive by it.
+
+    Memory that the device cannot use in place gives null when ``try_import`` is set, else PERMISSION_DENIED.
+    So do constants that the host has where the program may store to any: it makes a copy.
+    """
+    if length == -1:
+        length = source.length - offset
+    if not 0 <= offset <= offset + length <= source.length:
+        raise InvalidArgumentError(
+            f"bytes {offset} to {offset + length} to import are outside the source of {source.length} bytes"
+        )
+    immutable = bool(usage & _IMMUTABLE)
+    if not source.writable and not immutable:
+        raise PermissionDeniedError(
+            "constant memory can only be imported with usage SHARING_IMMUTABLE; got "
+            f"{names(BufferUsage(usage))}"
+        )
+    if try_import and not (source.writable or source.access & ACCESS_PRIVATE) and state.stores_to_constants:
+        return None
+    view = source.view[offset : offset + length]
+    buffer = allocator.import_host(view.toreadonly() if immutable else view, memory_types, usage)
+    if buffer is not None and immutable:
+        access = buffer.allowed_access | source.access & ACCESS_PRIVATE
+        buffer.allowed_access = buffer.allocation.allowed_access = access
+    if buffer is None and not try_import:
+        raise PermissionDeniedError(
+            f"the device cannot use {length} bytes of host memory at offset {offset} in place"
+        )
+    return buffer
+
+
+def select(
+    state: HalState, memory_types: int, usage: int, flags: int, candidates: Sequence[tuple[Device, int]]
+) -> tuple[Device, int]:
+    """Chooses where memory is that several devices share: with the first unless the host has a policy."""
+    if flags:
+        raise InvalidArgumentError(f"allocator.select: unknown flags {flags:#x}")
+    if not candidates:
+        raise InvalidArgumentError("allocator.select needs at least one device")
+    if state.placement is None:
+        return candidates[0]
+    if len(candidates) > _MAXIMUM_CANDIDATES:
+        raise ResourceExhaustedError(
+            f"allocator.select among {len(candidates)} devices; at most {_MAXIMUM_CANDIDATES}"
+        )
+    return state.placement(candidates, memory_types, usage)
+
+
+# -- hal.executable.* ------------------------------------------------------------------------------------
+
+
+def create_executable(
+    state: HalState,
+    device: Device,
+    executable_format: VmBuffer,
+    data: VmBuffer,
+    constants: VmBuffer | None,
+    layouts: Sequence[PipelineLayout] = (),
+) -> Executable:
+    """Loads an executable with the context's cache of that device.
+
+    INVALID_ARGUMENT when the constants are not whole words; for the rest see ``ExecutableCache``.
+    """
+    parameters = parameters_of(executable_format, data, constants, layouts)
+    executable = state.executable_cache(device).prepare_executable(parameters)
+    state.supplier.expect(executable.function_count)
+    return executable
+
+
+def parameters_of(
+    executable_format: VmBuffer,
+    data: VmBuffer,
+    constants: VmBuffer | None,
+    layouts: Sequence[PipelineLayout] = (),
+) -> ExecutableParameters:
+    """What a program passes as loaders take it."""
+    return ExecutableParameters(
+        text(executable_format),
+        data.view,
+        constant_words(constants),
+        CachingMode.NONE if data.writable else CachingMode.ALIAS_PROVIDED_DATA,
+        tuple(layouts),
+    )
+
+
+def constant_words(constants: VmBuffer | None) -> tuple[int, ...]:
+    """Little-endian u32 words; none for null."""
+    if constants is None:
+        return ()
+    if constants.length % 4:
+        raise InvalidArgumentError(f"executable constants of {constants.length} bytes; they are 32-bit words")
+    return struct.unpack(f"<{constants.length // 4}I", constants.view)

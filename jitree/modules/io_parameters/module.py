@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from jitree import errors
 from jitree.base.cancel_scopes import require_going_on
-from jitree.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    PermissionDeniedError,
-    StatusError,
-    again,
-)
 from jitree.hal.allocator import HostMemory
 from jitree.hal.buffer import Buffer
 from jitree.hal.device import Device
@@ -77,8 +71,8 @@ class Batch:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.memory.end()
-        if isinstance(error, StatusError) and self._signal is not None:
-            self._signal.fail(again(error))
+        if isinstance(error, errors.StatusError) and self._signal is not None:
+            self._signal.fail(errors.again(error))
 
     def submit(self) -> None:
         """Queues what was added; without anything, a barrier between the fences."""
@@ -198,7 +192,7 @@ def _used_in_place(
 def _copied(device: Device, batch: Batch, request: ParameterRequest, memory_types: int, usage: int) -> Buffer:
     parameter, start, buffer_offset, length = request
     if buffer_offset:
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"parameter '{parameter.key}' is loaded into a separate buffer, where it cannot begin at "
             f"{buffer_offset}"
         )
@@ -235,11 +229,11 @@ def scatter(state: ParametersState, where: Where, tables: Tables, source: Buffer
     with Batch(*where) as batch:
         for parameter, start, offset, length in told_in_turn(resolve(state.providers, tables, batch.memory)):
             if parameter.pattern is not None:
-                raise FailedPreconditionError(
+                raise errors.FailedPreconditionError(
                     f"parameter '{parameter.key}' is a repeated pattern, which cannot be written to"
                 )
             if not parameter.writable:
-                raise PermissionDeniedError(f"parameter '{parameter.key}' is read-only")
+                raise errors.PermissionDeniedError(f"parameter '{parameter.key}' is read-only")
             source.range(offset, length)
             batch.write(source, offset, parameter.contents()[start : start + length])
         batch.submit()

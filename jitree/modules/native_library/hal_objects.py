@@ -11,16 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from jitree import errors
 from jitree.base.callbacks import Callback, allocate, allocator_address, free, keep
 from jitree.base.finalizers import guard, uninterrupted
 from jitree.base.platform.files import read_memory
-from jitree.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    OutOfRangeError,
-    UnimplementedError,
-    is_interruption,
-)
 from jitree.hal.allocator import Allocator as BufferAllocator
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device
@@ -77,7 +71,7 @@ def buffer_of(pointer: int, buffer: layout.HalBuffer, library: object) -> Buffer
         raise failure.with_context("mapping a buffer that the C module made")
     address = mapped.contents.data or 0
     if buffer.byte_length and (not address or address % ALIGNMENT):
-        raise InvalidArgumentError(
+        raise errors.InvalidArgumentError(
             f"the C module gave a buffer at address {address:#x}; programs need memory that is aligned "
             f"to {ALIGNMENT} bytes"
         )
@@ -113,8 +107,8 @@ def read(structure: Any, pointer: int) -> Any:
     return structure.from_address(pointer)
 
 
-def other_layout(what: str) -> FailedPreconditionError:
-    return FailedPreconditionError(
+def other_layout(what: str) -> errors.FailedPreconditionError:
+    return errors.FailedPreconditionError(
         f"the C module gave {what}, which is not laid out as HAL objects of the releases {layout.RELEASES} "
         "are; build it against one of these releases"
     )
@@ -287,7 +281,7 @@ class HalObjects:
         if name == _BUFFER:
             return self._buffer(pointer, library)
         if known is None:
-            raise UnimplementedError(
+            raise errors.UnimplementedError(
                 f"the C module gave a !{name} that it made itself; of such objects only buffers and views of "
                 "them can be used by programs"
             )
@@ -305,7 +299,7 @@ class HalObjects:
         buffer = self._buffer(view.buffer, library)
         try:
             return BufferView(buffer, shape, view.element_type, view.encoding)
-        except OutOfRangeError as error:
+        except errors.OutOfRangeError as error:
             raise error.with_context("taking a view that the C module gave") from None
 
     def _buffer(self, pointer: int, library: object) -> Buffer:
@@ -387,7 +381,7 @@ def _incompatible(error: BaseException, *_: int) -> int:
 
 
 def _keep_interrupt(error: BaseException) -> None:
-    if is_interruption(error):
+    if errors.is_interruption(error):
         keep(error)
 
 

@@ -17,21 +17,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from jitree import errors
 from jitree.base.callbacks import Callback, allocator_address, free, keep, take_kept
 from jitree.base.finalizers import guard, with_lock
 from jitree.base.memory import once
 from jitree.base.platform import MACHINE, UNAME, Mapping, map_code
 from jitree.base.platform.files import read_memory
 from jitree.base.records import NamedTuple
-from jitree.errors import (
-    FailedPreconditionError,
-    IncompatibleError,
-    StatusCode,
-    StatusError,
-    error_context,
-    is_interruption,
-    status_error,
-)
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.layout import CDependency as DependencyRecord
 from jitree.vmfb.schema import Attr, Dependency, Import
@@ -114,7 +106,7 @@ def machine_code() -> MachineCode:
     """INCOMPATIBLE on other architectures than x86-64 and AArch64."""
     snippets = _SNIPPETS.get(MACHINE)
     if snippets is None:
-        raise IncompatibleError(f"C modules are not supported on {UNAME}; write the module in Python")
+        raise errors.IncompatibleError(f"C modules are not supported on {UNAME}; write the module in Python")
     code, offsets = bytearray(), []
     for text in snippets:
         code.extend(bytes(-len(code) % _ALIGNMENT))
@@ -136,19 +128,19 @@ _MOST_FUNCTIONS: Final = 1 << 16
 _MOST_ATTRIBUTES: Final = 256
 
 
-def take_status(status: int) -> StatusError | None:
+def take_status(status: int) -> errors.StatusError | None:
     """What a status means; None for success. Its storage is freed."""
     if status == 0:
         return None
     message, blocks = _read(status & ~layout.CODE_MASK)
     for block in blocks:
         free(block)
-    return status_error(status & layout.CODE_MASK, message)
+    return errors.status_error(status & layout.CODE_MASK, message)
 
 
 def code_of(error: BaseException) -> int:
     """The status to return to C for an exception; it has no storage, which every library knows to free."""
-    return int(error.code) if isinstance(error, StatusError) else int(StatusCode.UNKNOWN)
+    return int(error.code) if isinstance(error, errors.StatusError) else int(errors.StatusCode.UNKNOWN)
 
 
 def _read(address: int) -> tuple[str, list[int]]:
@@ -199,7 +191,9 @@ class ModuleInterface:
         self.address = address
         self.library = library
         if address % 8 or read_memory(address, ctypes.sizeof(layout.CModule)) is None:
-            raise FailedPreconditionError(f"{address:#x}, where the library's module should be, is no memory")
+            raise errors.FailedPreconditionError(
+                f"{address:#x}, where the library's module should be, is no memory"
+            )
         self._module = layout.CModule.from_address(address)
         self.self = self._module.self
         self._functions: dict[str, Any] = {}
@@ -208,7 +202,7 @@ class ModuleInterface:
             if function and read_memory(function, 1) is not None:
                 self._functions[name] = function_type(function)
             elif function or name not in _OPTIONAL:
-                raise FailedPreconditionError(
+                raise errors.FailedPreconditionError(
                     f"the library's module has no function '{name}'; it was built for another interface "
                     "than that of the releases 20241104 to 3.13; build it against one of these"
                 )
@@ -216,7 +210,7 @@ class ModuleInterface:
         self.version: int = signature.version
         self._counts = signature
         if max(signature.imports, signature.exports) > _MOST_FUNCTIONS:
-            raise FailedPreconditionError("the signature of the library's module makes no sense")
+            raise errors.FailedPreconditionError("the signature of the library's module makes no sense")
         self.name = text(self._functions["name"](self.self))
 
     def __contains__(self, name: str) -> bool:
@@ -261,7 +255,7 @@ class ModuleInterface:
 
     def _function(self, linkage: int, ordinal: int) -> tuple[int, str, str]:
         function, name, cconv = layout.CFunction(), layout.String(), layout.String()
-        with error_context(f"asking the library for function {ordinal}"):
+        with errors.error_context(f"asking the library for function {ordinal}"):
             self.call("get_function", linkage, ordinal, function, name, cconv)
         return function.linkage, text(name), text(cconv)
 
@@ -269,7 +263,7 @@ class ModuleInterface:
         for index in range(_MOST_ATTRIBUTES if "get_function_attr" in self else 0):
             pair = layout.Pair()
             status = self.begin("get_function_attr", layout.LINKAGE_EXPORT, ordinal, index, pair)
-            if status & layout.CODE_MASK != StatusCode.OK:  # how the end of the list is told
+            if status & layout.CODE_MASK != errors.StatusCode.OK:  # how the end of the list is told
                 take_status(status)
                 return
             yield text(pair.key), text(pair.value)
@@ -295,10 +289,10 @@ class ModuleInterface:
 
         def failed(error: BaseException, *_: int) -> int:
             keep(error)
-            return int(StatusCode.UNKNOWN)
+            return int(errors.StatusCode.UNKNOWN)
 
         if "enumerate_dependencies" in self:
-            callback = Callback(note, 2, failed, int(StatusCode.UNKNOWN))
+            callback = Callback(note, 2, failed, int(errors.StatusCode.UNKNOWN))
             self.call("enumerate_dependencies", ctypes.cast(callback.address, layout.DEPENDENCY), None)
         return found
 
@@ -309,7 +303,7 @@ def text(string: layout.String) -> str:
         return ""
     data = read_memory(string.data or 0, string.size)
     if data is None:
-        raise FailedPreconditionError("the library gave a text that is not in memory")
+        raise errors.FailedPreconditionError("the library gave a text that is not in memory")
     return data.decode("utf-8", "backslashreplace")
 
 
@@ -402,7 +396,7 @@ def destructor(destroy: Callable[..., None], count: int = 1) -> Callback:
 
     def failed(error: BaseException, *arguments: int) -> int:
         keep(error)
-        return end(*arguments) if is_interruption(error) else 0
+        return end(*arguments) if errors.is_interruption(error) else 0
 
     return Callback(end, count, failed, 0)
 
@@ -418,8 +412,8 @@ def type_name(address: int) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-def _other_layout() -> FailedPreconditionError:
-    return FailedPreconditionError(
+def _other_layout() -> errors.FailedPreconditionError:
+    return errors.FailedPreconditionError(
         "the library does not keep to the layout of the VM instance of releases 2023 to 3.13, where types "
         "are registered; build it against one of these releases"
     )

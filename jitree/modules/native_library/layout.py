@@ -84,7 +84,7 @@ class CModule(ctypes.Structure):
         "self:void_p count:int32 destroy:void_p name:void_p signature:void_p enumerate_dependencies:void_p "
         "get_module_attr:void_p lookup_function:void_p get_function:void_p get_function_attr:void_p "
         "resolve_source_location:void_p alloc_state:void_p free_state:void_p fork_state:void_p "
-        "resolve_import:void_p notify:void_p begin_call:void_p resume_call:void_p",
+        "resolve_import:void_p notify:void_p begin_call:void_p resume_call:void_p"
     )
 
 
@@ -123,17 +123,12 @@ FUNCTIONS: Final = {
 class StatusStorage(ctypes.Structure):
     """What a status knows besides its code."""
 
-    _fields_ = c_fields(
-        "payloads:void_p last_payload:void_p file:void_p line:uint32 message:String",
-        String=String,
-    )
+    _fields_ = c_fields("payloads:void_p last_payload:void_p file:void_p line:uint32 message:String", String)
 
 
 class StatusPayload(ctypes.Structure):
     _fields_ = c_fields(
-        "next:void_p type:int32 allocator:CAllocator formatter:void_p message:String",
-        CAllocator=CAllocator,
-        String=String,
+        "next:void_p type:int32 allocator:CAllocator formatter:void_p message:String", CAllocator, String
     )
 
 
@@ -149,8 +144,7 @@ class CInstance(ctypes.Structure):
     """Followed by ``capacity`` registered types. The mutex is one word, 0 when free."""
 
     _fields_ = c_fields(
-        "count:int32 allocator:CAllocator mutex:int32 capacity:uint16 type_count:uint16",
-        CAllocator=CAllocator,
+        "count:int32 allocator:CAllocator mutex:int32 capacity:uint16 type_count:uint16", CAllocator
     )
 
 
@@ -158,7 +152,7 @@ class Stack(ctypes.Structure):
     _fields_ = c_fields(
         "top:void_p capacity:size_t size:size_t storage:void_p flags:uint32 owns_storage:bool "
         "resolver_self:void_p resolve_state:void_p allocator:CAllocator",
-        CAllocator=CAllocator,
+        CAllocator,
     )
 
 
@@ -168,7 +162,7 @@ class CFrame(ctypes.Structure):
     _fields_ = c_fields(
         "size:size_t parent:void_p data_size:size_t cleanup:void_p type:int32 function:CFunction "
         "state:void_p position:int64 depth:int32",
-        CFunction=CFunction,
+        CFunction,
     )
 
 
@@ -182,9 +176,7 @@ class CBuffer(ctypes.Structure):
     """``vm.buffer``."""
 
     _fields_ = c_fields(
-        "count:int32 access:uint32 data:CSpan allocator:CAllocator storage_module:void_p",
-        CSpan=CSpan,
-        CAllocator=CAllocator,
+        "count:int32 access:uint32 data:CSpan allocator:CAllocator storage_module:void_p", CSpan, CAllocator
     )
 
 
@@ -210,7 +202,7 @@ class HalBuffer(ctypes.Structure):
         "count:int32 functions:void_p allocated:void_p allocation_size:uint64 byte_offset:uint64 "
         "byte_length:uint64 device:void_p queue_affinity:uint64 placement_flags:uint32 "
         "placement_reserved:uint32 pooling_allocator:void_p owners:uint32 memory_type:uint32 "
-        "allowed_usage:uint32 allowed_access:uint16 reserved:uint16 flags:uint32",
+        "allowed_usage:uint32 allowed_access:uint16 reserved:uint16 flags:uint32"
     )
 
 
@@ -242,7 +234,7 @@ class View(ctypes.Structure):
     _fields_ = c_fields(
         "count:int32 allocator:CAllocator buffer:void_p element_type:uint32 encoding:uint32 "
         "byte_length:uint64 rank:uint64",
-        CAllocator=CAllocator,
+        CAllocator,
     )
 
 
@@ -250,31 +242,27 @@ class Mapped(ctypes.Structure):
     """What mapping a buffer fills in."""
 
     _fields_ = c_fields(
-        "contents:CSpan buffer:void_p byte_offset:uint64 access:uint16 flags:uint32 reserved:uint64",
-        CSpan=CSpan,
+        "contents:CSpan buffer:void_p byte_offset:uint64 access:uint16 flags:uint32 reserved:uint64", CSpan
     )
 
 
 class BufferParameters(ctypes.Structure):
     _fields_ = c_fields(
-        "usage:uint32 access:uint16 memory_type:uint32 queue_affinity:uint64 alignment:uint64",
+        "usage:uint32 access:uint16 memory_type:uint32 queue_affinity:uint64 alignment:uint64"
     )
 
 
 class OwnAllocator(ctypes.Structure):
     """The snippet that allocates calls ``allocate``."""
 
-    _fields_ = c_fields(
-        "count:int32 functions:void_p host_allocator:CAllocator allocate:void_p",
-        CAllocator=CAllocator,
-    )
+    _fields_ = c_fields("count:int32 functions:void_p host_allocator:CAllocator allocate:void_p", CAllocator)
 
 
 class OwnDevice(ctypes.Structure):
     _fields_ = c_fields(
         "count:int32 functions:void_p id:String host_allocator:CAllocator device_allocator:void_p",
-        String=String,
-        CAllocator=CAllocator,
+        String,
+        CAllocator,
     )
 
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree import errors
 from jitree.base.callbacks import Callback, allocator_address, free, revive, take_kept
-from jitree.base.finalizers import Finalizer, uninterrupted
-from jitree.base.weak_sets import SharedWeakValues
+from jitree.base.finalizers import Finalizer, SharedWeakValues, uninterrupted
 from jitree.dispatch.engine import Pending
 from jitree.dispatch.host_export import HostExport
 from jitree.dispatch.host_module import HostModule, Signal
@@ -180,7 +179,7 @@ class LibraryState:
     # -- calls -------------------------------------------------------------------------------------------
 
     def call(self, ordinal: int, convention: CallingConvention, values: Sequence[object]) -> object:
-        """Calls an exported function; see :class:`jitree.dispatch.host_export.HostExport`."""
+        """Calls an exported function; see :class:`jitree.dispatch.host_module.HostExport`."""
         if self._broken is not None:
             raise errors.FailedPreconditionError(self._broken.message)
         given: list[tuple[int, int]] = []

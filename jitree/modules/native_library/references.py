@@ -14,9 +14,8 @@ from functools import partial
 from typing import ClassVar, Final
 
 from jitree.base.callbacks import allocate, allocator_address, free
-from jitree.base.finalizers import Finalizer, guard, uninterrupted
+from jitree.base.finalizers import Finalizer, SharedWeakKeys, guard, uninterrupted
 from jitree.base.platform.files import read_memory
-from jitree.base.weak_sets import SharedWeakKeys
 from jitree.errors import InvalidArgumentError, UnimplementedError
 from jitree.modules.hal.references import HAL_TYPES, type_name
 from jitree.modules.native_library import hal_objects, layout

@@ -10,7 +10,7 @@ from functools import partial
 
 from jitree.base.elements import Bytes
 from jitree.errors import UnavailableError
-from jitree.hal.groups.transport import Part, Transport, TransportProvider, late, wait_looking
+from jitree.hal.groups.rendezvous import Part, Transport, TransportProvider, late, wait_looking
 
 
 class SocketTransport(Transport):

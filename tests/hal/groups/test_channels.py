@@ -33,7 +33,7 @@ from jitree.errors import (
 from jitree.hal.command_buffer import Collective
 from jitree.hal.groups.channel import GroupTransport, LocalChannel, MpiProvider, make_transport
 from jitree.hal.groups.collectives import LocalCall, _move, _perform
-from jitree.hal.groups.transport import Transport
+from jitree.hal.groups.rendezvous import Transport
 from jitree.hal.local.interrupts import require_going_on
 from jitree.hal.objects import ChannelProvider
 from jitree.hal.stepwise import DeviceStep

@@ -32,8 +32,7 @@ from jitree.api.calls.native.layout import (
 from jitree.api.calls.packing import packers, tensor_packer
 from jitree.api.calls.tensor_packing import ArrayTransfer
 from jitree.base.dlpack_names import LAZY_ATTRIBUTE, LAZY_COMPLEX, LAZY_METHOD
-from jitree.base.finalizers import with_lock
-from jitree.base.weak_sets import SharedWeakSet
+from jitree.base.finalizers import SharedWeakSet, with_lock
 from jitree.codegen.record import size_of, words_of
 from jitree.errors import FailedPreconditionError, StatusError, has_attribute, is_interruption
 from jitree.types import CLASS_BOOLEAN, CLASS_UNSIGNED, ENCODING_DENSE, INTEGER_CLASSES, ElementType
