@@ -14,6 +14,7 @@ from tests.fuzz.drivers import RESULTS
 from tests.fuzz.numbered import run_numbers
 from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS, Schedule, Stopped, scheduled
 from tests.fuzz.turn_driver import Pace
+from tests.fuzz.turn_threads import Case
 from tests.fuzz.turns import DEVICES
 
 pytestmark = pytest.mark.skipif(
@@ -33,7 +34,7 @@ def _digests(numbers: Sequence[int]) -> Counter[str]:
     return counts
 
 
-KINDS: Final[tuple[Callable[[turns.Case], object], ...]] = (
+KINDS: Final[tuple[Callable[[Case], object], ...]] = (
     lambda case: case.pace is None and not case.schedule.refused,
     lambda case: case.pace is None and case.schedule.refused,
     lambda case: case.pace is not None and not case.pace.nth,
@@ -48,7 +49,7 @@ def test_a_number_gives_the_same_turns_in_any_process_and_after_any_others() -> 
     assert _digests(numbers) == _digests(numbers[::-1])
 
 
-def _run(*cases: turns.Case) -> Counter[str]:
+def _run(*cases: Case) -> Counter[str]:
     found, counts = run_numbers(
         lambda number: turns.run(cases[number]), iter([range(len(cases))]), 1, prepare=turns.prepare
     )
@@ -60,21 +61,21 @@ def test_what_the_system_refuses_ends_one_step() -> None:
     """By its status; each step has its result afterwards."""
     steps = (("double", 1), ("add", 2))
     schedules = [Schedule(refused, 100, 100, refused=refused) for refused in range(1, 12)]
-    counts = _run(*(turns.Case(DEVICES[1], "plain", (steps, steps), schedule) for schedule in schedules))
+    counts = _run(*(Case(DEVICES[1], "plain", (steps, steps), schedule) for schedule in schedules))
     assert counts["ResourceExhaustedError"] > 2 and counts["add"] > 20
 
 
 def test_work_of_gpus_is_done_in_turns() -> None:
     """Of two devices that wait for each other, and of threads that wait for them."""
     steps = (("relay", 1), ("copies", 2), ("deferred", 3), ("called_back", 4), ("scale", 5))
-    counts = _run(turns.Case("cuda", "fast", (steps, steps), Schedule(1, 10, 1000), Pace(1e-3)))
+    counts = _run(Case("cuda", "fast", (steps, steps), Schedule(1, 10, 1000), Pace(1e-3)))
     assert all(counts[name] == 2 for name, _ in steps) and counts["turns"] > 100
 
 
 def test_a_call_of_the_driver_that_fails_by_seed_leaves_nothing() -> None:
     steps = (("add", 1), ("relay", 2))
     paces = [Pace(0.0, nth, result) for nth in (20, 40, 60) for result in RESULTS]
-    _run(*(turns.Case("cuda", "plain", (steps, steps), Schedule(1, 10, 1000), pace) for pace in paces))
+    _run(*(Case("cuda", "plain", (steps, steps), Schedule(1, 10, 1000), pace) for pace in paces))
 
 
 class Count:
@@ -143,7 +144,7 @@ def test_the_clock_goes_on_to_the_first_deadline() -> None:
 @pytest.mark.parametrize(("seed", "gap"), [(9, 300), (11, 100)])
 def test_awaited_calls_that_wait_for_variables_have_no_order(seed: int, gap: int) -> None:
     """The campaign took it for a counter that goes back (turns:10035)."""
-    case = turns.Case(
+    case = Case(
         DEVICES[2],
         "fast",
         ((("accumulate", 0),) * 3, (("awaited", 494515138),) * 3),
@@ -156,8 +157,6 @@ def test_awaited_calls_that_wait_for_variables_have_no_order(seed: int, gap: int
 def test_a_signal_comes_to_the_first_thread_where_its_handler_would_run() -> None:
     """Not where a function in Python returns; a seed gives the same signals each time."""
     schedule = Schedule(3, 30, 1000, signals=0.3)
-    case = turns.Case(
-        "local-sync", "plain", ((("increment", 1), ("double", 2), ("storage", 3)) * 3,), schedule
-    )
+    case = Case("local-sync", "plain", ((("increment", 1), ("double", 2), ("storage", 3)) * 3,), schedule)
     found, counts = run_numbers(lambda _: turns.run(case), iter([range(1)] * 2), 1, prepare=turns.prepare)
     assert not found and counts["Alarm"] > 2 and counts["Alarm"] % 2 == 0, found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ class TurnDriver(FailingDriver):
 
     def _work(self) -> None:
         while True:
-            self.turns.wait(lambda: self._is_closed or self._ready(), scheduler.inf, "work")
+            self.turns.wait(lambda: self._is_closed or self._ready(), inf, "work")
             if self._is_closed:
                 return
             if self.pace.seconds and self.turns.chance.random() < 0.3:
@@ -119,7 +120,7 @@ class TurnDriver(FailingDriver):
 
     def _wait(self, is_done: Callable[[], object], what: str) -> Any:
         if self._is_live:
-            self.turns.wait(lambda: self.lost is not None or is_done(), scheduler.inf, what)
+            self.turns.wait(lambda: self.lost is not None or is_done(), inf, what)
         return (self.lost or _OK,)
 
     # -- the driver ----------------------------------------------------------------------------------------
@@ -225,6 +226,6 @@ def prepare() -> bool:
         compiled[key] = list(cubins)
 
     ptx.load_cubins, ptx.store_cubins = load, store
-    timings.tracer = lambda: None  # it knows real GPUs only
+    timings.tracer = lambda: None  # type: ignore[assignment]  # it knows real GPUs only
     allocator._DEVICE_REGION = allocator._PINNED_REGION = _REGION  # type: ignore[misc]
     return True
