@@ -357,10 +357,10 @@ class Charging(ExecutableLoader):
         more = _EXECUTABLE if self._count >= _FEW_EXECUTABLES else 0
         charge = self._allocator.charge(parameters.data.nbytes + more)
         executable = self._loader.try_load(parameters)
-        self._count += 1
         assert isinstance(executable, LocalExecutable)
         local = max(map(executable.local_memory, range(executable.function_count)), default=0)
         charges = charge, self._allocator.charge(local * self._local_memories())
+        self._count += 1
         executable.charge = charges, Finalizer(partial(self._ended.append, None))
         self._loaded()
         return executable

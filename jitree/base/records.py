@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import reduce
-from operator import itemgetter, or_
+from operator import index, itemgetter, or_
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -134,13 +134,13 @@ else:
             return int(other) & int(self) == other
 
         def __or__(self, other: int) -> Self:
-            return type(self)(int(self) | int(other))
+            return type(self)(int(self) | index(other))
 
         def __and__(self, other: int) -> Self:
-            return type(self)(int(self) & int(other))
+            return type(self)(int(self) & index(other))
 
         def __xor__(self, other: int) -> Self:
-            return type(self)(int(self) ^ int(other))
+            return type(self)(int(self) ^ index(other))
 
         def __invert__(self) -> Self:
             """All other bits that have a name."""

@@ -293,12 +293,15 @@ class Stream:
             self._given_back.append((allocation, consumer))
 
     def reclaim(self) -> None:
-        """Takes back what consumers have done with, for the memory's next user. The caller holds the lock."""
+        """Takes back what consumers have done with, for the memory's next user. The caller holds the lock.
+        A stream that it keeps from machine code stays so."""
         if self._given_back and not self._closed:
-            is_begun = self._is_begun
-            self.begin()
-            self.end()
-            self._is_begun = is_begun  # of which memory is asked for
+            is_begun = self._is_begun  # memory is asked for in the middle of a submission
+            try:
+                with self.share.taken():
+                    self.begin()
+            finally:
+                self._is_begun = is_begun
 
     def _take_back(self) -> None:
         while self._given_back:
@@ -477,6 +480,7 @@ class Stream:
             self._flush_quietly()
             self._completion.watch(self, tick, self.mark())
         except StatusError as error:
+            self._watched = 0  # what is promised next is of the same work, where that goes on
             self.fail(error)
 
     def _wait_a_moment(self, deadline: float | None) -> None:

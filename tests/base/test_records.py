@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import enum
+import operator
 import pickle
 import subprocess
 import sys
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,16 @@ def test_operations(other: int) -> None:
         assert [int(ours) for ours, _ in pairs] == [int(theirs) for _, theirs in pairs]
         assert all(type(ours) is Bits for ours, _ in pairs)
         assert (Bits(other) in quick) == (TheirBits(other) in standard)
+
+
+@pytest.mark.parametrize("operation", [operator.or_, operator.and_, operator.xor])
+@pytest.mark.parametrize("other", ["3", 2.5, b"3"])
+def test_what_is_no_integer_is_refused(operation: Callable[[Any, Any], Any], other: object) -> None:
+    for bits in (Bits, TheirBits):
+        with pytest.raises(TypeError):
+            operation(bits.OPTIMAL, other)
+        with pytest.raises(TypeError):
+            operation(other, bits.OPTIMAL)
 
 
 def test_members_of_flags() -> None:

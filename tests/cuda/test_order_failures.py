@@ -169,6 +169,29 @@ def test_a_thread_that_cannot_start_fails_what_waits_for_it(
     assert kept() is None
 
 
+def test_work_is_watched_again_after_a_thread_that_could_not_start(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second promise of the same work was taken for watched, and told nobody."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told: list[StatusError | None] = []
+    first, second = Fence.create(device), Fence.create(device)
+    with fake.busy():
+        ((semaphore, value),) = first.timepoints
+        semaphore.on_reached(value, told.append)
+        with monkeypatch.context() as patch:
+            patch.setattr(completion, "start_thread", refused)
+            fill(device, allocate(device), None, Fence.join((first, second)))
+        assert isinstance(told.pop(), ResourceExhaustedError)
+        ((semaphore, value),) = second.timepoints
+        semaphore.on_reached(value, told.append)
+    device.stream._completion.close()
+    assert told == [None]
+
+
 def test_memory_that_an_interrupt_loses_goes_back_with_the_device(
     fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +227,22 @@ def test_looking_for_memory_makes_no_submission_done(
     assert stream.completed < stream.tick
     stream.synchronize()
     assert stream.completed == stream.tick
+
+
+def test_memory_that_comes_back_hands_no_submission_over(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine code of another thread took what was counted for what the stream has."""
+    stream, handed_over = device.stream, []
+    monkeypatch.setattr(stream.share, "hand_over", lambda: handed_over.append(stream._is_begun))
+
+    def look_for_memory() -> None:
+        stream.give_back(object(), int(stream.handle))
+        device.device_allocator.trim()
+        assert not stream._given_back and stream._is_begun and not handed_over
+
+    device._queue.perform("download", look_for_memory)
+    assert handed_over == [False]
 
 
 def test_blocks_that_are_not_all_there_go_back(fake: FakeDriver, device: CudaDevice) -> None:

@@ -207,3 +207,12 @@ def test_tiles_without_elements_take_no_time() -> None:
         cconv,
         (empty, 0, 0, 0, empty, 0, 0, 0, lines, 1, 1, 1, lines, 0, 1),
     )
+
+
+def test_strides_of_a_matrix_do_not_count_in_padding() -> None:
+    """Of one row they may be any number: places of far tiles did not fit 64 bits."""
+    rows, height = 1 << 20, 1 << 12
+    given = (None, 0, 2**32 - 1, 1, None, 0, height, height, 1, 1, rows, 1, height, 1, 0, tiled.I8)
+    pieces = [*long_products.tile_pieces("pack", given)]
+    assert {piece[1] for piece in pieces} == {0}
+    assert pieces[-1][5] == rows * height - pieces[-1][10] * pieces[-1][12]

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from jitree import Limits, Session
+from jitree.api.executables import create_loaders
+from jitree.api.sandbox import Charging
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
+from jitree.hal.executable import ExecutableParameters
+from jitree.hal.heap import HeapAllocator
 from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from jitree.loaders.vmvx.loader import FORMAT
@@ -202,3 +206,16 @@ def test_local_memory_counts(device: str, threads: int) -> None:
             else:
                 session.load(data)
                 assert not session.lookup("m.use")(np.zeros(1024, np.int32)).to_host().any()
+
+
+def test_executables_that_are_refused_are_not_counted() -> None:
+    """A sandbox with many executables pays for each; those whose local memory has no room are not there."""
+    allocator = HeapAllocator(8 << 20)
+    loader = Charging(create_loaders("plain")[-1], allocator, list, lambda: 1)
+    large, small = (ExecutableParameters(FORMAT, memoryview(local_kernels(size))) for size in (16 << 20, 64))
+    for _ in range(100):
+        with pytest.raises(ResourceExhaustedError, match="the limit on memory"):
+            loader.try_load(large)
+    room = allocator.charge((8 << 20) - (32 << 10))
+    assert loader.try_load(small).function_count == 2
+    del room

@@ -64,6 +64,11 @@ TESTS = {
     "what kernels of other sessions had left in workgroup-local memory": [
         "security/test_kept_memory.py::test_nothing_is_left_in_local_memory"
     ],
+    "what pinned memory held before": [
+        "cuda/test_order_failures.py::test_looking_for_memory_makes_no_submission_done",
+        "cuda/test_order_failures.py::test_a_call_that_fails_while_the_device_works_makes_no_work_done",
+        "cuda/test_order_failures.py::test_memory_that_comes_back_hands_no_submission_over",
+    ],
     "workgroup-local memory that kernels declare": ["security/test_kept_memory.py::test_local_memory_counts"],
     "with instructions for pairs of bfloat16 numbers": [
         "dispatch/native/nests/test_pairs.py::test_the_look_at_numbers_looks_after_signals",

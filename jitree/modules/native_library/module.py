@@ -179,7 +179,7 @@ class LibraryState:
     # -- calls -------------------------------------------------------------------------------------------
 
     def call(self, ordinal: int, convention: CallingConvention, values: Sequence[object]) -> object:
-        """Calls an exported function; see :class:`jitree.dispatch.host_module.HostExport`."""
+        """Calls an exported function; see :class:`jitree.dispatch.host_export.HostExport`."""
         if self._broken is not None:
             raise errors.FailedPreconditionError(self._broken.message)
         given: list[tuple[int, int]] = []

@@ -93,7 +93,8 @@ def tile_pieces(name: str, arguments: Sequence[Any]) -> Iterator[tuple[Any, ...]
         row, column = p * tile0 + a, q * tile1 + b
         rows, columns = (outer * tile for outer, tile in zip(shape[:2], shape[2:], strict=True))
         inside = min(max(size0 - row, 0), rows), min(max(size1 - column, 0), columns)
-        own = matrix, offset + row * step0 + column * step1, step0, step1
+        place = row * step0 + column * step1 if all(inside) else 0  # of padding it may be any number
+        own = matrix, offset + place, step0, step1
         block = tiles, start + p * far0 + q * far1 + a * tile1 + b, far0, far1
         if is_pack:
             yield *own, *block, *inside, *shape, *padding, flags & TYPE_MASK
