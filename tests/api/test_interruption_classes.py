@@ -160,8 +160,8 @@ def test_what_ends_a_block_is_no_refusal_of_the_system(kind: type[StatusError], 
 
 
 _CHILDREN = {
-    "api/process/serving.py", "base/start.py", "codegen/image/build.py", "codegen/image/builder_process.py",
-    "compiling/importer.py", "compiling/peer.py",
+    "api/process/serving.py", "base/start.py", "codegen/checked/instrument.py", "codegen/image/build.py",
+    "codegen/image/builder_process.py", "compiling/importer.py", "compiling/peer.py",
 }  # fmt: skip
 """What runs in processes that only answer, or as one begins and ends: no program's code raises there."""
 _OTHERS = {

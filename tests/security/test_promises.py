@@ -184,10 +184,6 @@ TESTS = {
     "An interrupt while machine code got memory": [
         "modules/test_hal_refilling.py::test_an_interrupt_while_arenas_are_made"
     ],
-    "On a GPU, the host could read what pinned memory held before": [
-        "cuda/test_order_failures.py::test_looking_for_memory_makes_no_submission_done",
-        "cuda/test_order_failures.py::test_a_call_that_fails_while_the_device_works_makes_no_work_done",
-    ],
     "A finalizer of the caller's that called a session": [
         "regs/test_handles.py::test_a_finalizer_that_drops_references_while_some_are_dropped"
     ],

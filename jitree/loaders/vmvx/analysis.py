@@ -94,7 +94,7 @@ class KernelCosts:
         self._ordinals = ordinals
 
     def of_workgroup(self, kernel: int, count: int) -> float:
-        """Estimates a mean workgroup from the first, the middle and the last one.
+        """Estimates a mean workgroup from the first and last, where these differ the middle, one.
 
         Tiles at the end of a row or column are smaller.
         """
