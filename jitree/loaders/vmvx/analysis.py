@@ -94,7 +94,9 @@ class KernelCosts:
         self._ordinals = ordinals
 
     def of_workgroup(self, kernel: int, count: int) -> float:
-        """Estimates a mean workgroup from the first and last, where these differ the middle, one.
+        """Estimates a mean workgroup from the first and last one.
+
+        The middle one counts where these differ.
 
         Tiles at the end of a row or column are smaller.
         """
