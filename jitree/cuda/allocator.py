@@ -342,6 +342,9 @@ class CudaAllocator(LendingAllocator):
 
     def _trim(self) -> None:
         self._collect()
+        if self._stream.api.lost is not None:  # and has been waited for: no tick says so
+            while self._pinned.resting:
+                self._pinned.pieces.give_back(self._pinned.resting.popleft()[0])
         self._context.enter()
         self._device.pieces.trim()
         self._pinned.pieces.trim()

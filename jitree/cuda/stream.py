@@ -357,7 +357,11 @@ class Stream:
     def finish(self) -> None:
         """Waits as :meth:`synchronize`, uninterrupted, to give back used memory. Fails as :meth:`wait`."""
         try:
-            tick = self._before_wait()
+            with self.lock:
+                self.context.enter()
+                with suppress(StatusError):  # who lost the device may have given it work
+                    self.flush()
+                tick = self.tick
             with self.users as may_ask:
                 if may_ask and tick != self.completed:
                     self.api.synchronize_stream(self.handle)

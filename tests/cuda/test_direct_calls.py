@@ -214,6 +214,30 @@ def test_arrays_are_placed_on_the_device_by_machine_code(session: Session, size:
         assert np.array_equal(np.asarray(array), elements + index)
 
 
+def test_arrays_of_a_new_type_are_placed_while_a_call_passes_its_own(session: Session) -> None:
+    """What that call has so far is its own: its small arrays were uploaded again, from address 0."""
+    add, placed = session.load(LENDING).add, list[jitree.Array]()
+    elements = np.arange(12, dtype=np.int16).reshape(3, 4)
+
+    class Placing(PlainProducer):
+        places = False
+
+        def __dlpack__(self, **options: Any) -> Any:
+            if self.places:
+                placed.append(session.to_device(elements))
+            return super().__dlpack__(**options)
+
+    value = Placing()
+    warm(add, X, value)
+    value.places = True
+    results = [add(X, value)]
+    placed += [session.to_device(elements) for _ in range(3)]
+    results.append(add(X, X))
+    assert len(placed) > 3 and placed[-1]._view is None, "Python has not made it"
+    assert all(np.array_equal(np.asarray(array), elements) for array in placed)
+    assert all(np.array_equal(np.asarray(result), 2 * X) for result in results)
+
+
 def test_calls_left_to_python_keep_machine_code(session: Session) -> None:
     add, x = session.load(LENDING).add, session.to_device(X)
     odd = Tensor(x, device_kind=13)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -168,11 +170,14 @@ def test_a_refused_graph_is_launched_list_by_list(calls: Calls) -> None:
     assert calls.driver.count(LAUNCH) >= LISTS
 
 
+@pytest.mark.parametrize("found", ["call", "trim", "close"])
 def test_a_refused_list_that_was_counted_loses_the_device(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
+    found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it computes nobody may take for a result."""
+    """What it computes nobody may take for a result; memory that it may use goes back when it has ended."""
+    calls = Calls(waits=found == "call")
     warm(calls)
+    pinned = calls.side.device.stream.pinned(64)
     launch, launched = calls.driver.cuLaunchKernelEx, list[Any]()
 
     def refuse_third(*arguments: Any) -> Any:
@@ -181,9 +186,22 @@ def test_a_refused_list_that_was_counted_loses_the_device(
 
     calls.driver.fail_next(GRAPH, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
     monkeypatch.setattr(calls.driver, LAUNCH, refuse_third)
-    for _ in range(2):
+    for _ in range(2 if found == "call" else 0):
         with pytest.raises(StatusError, match="refused a launch in the middle of a command list"):
             calls.call()
+    if found != "call":
+        calls.call()
+    del calls.view, pinned
+    if found == "trim":
+        calls.side.device.device_allocator.trim()
+    calls.side.close()
+    driver, made = calls.driver, weakref.ref(calls.side.device)
+    del calls
+    gc.collect()
+    assert len(launched) >= 3 and made() is None and not driver.allocations
+    names = driver.names()
+    after = names[len(names) - names[::-1].index(LAUNCH) : names.index("cuMemFreeHost")]
+    assert "cuStreamSynchronize" in after and not driver.lost
 
 
 def test_trim_forgets_sequences(calls: Calls) -> None:

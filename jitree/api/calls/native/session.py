@@ -55,6 +55,9 @@ class DirectCalls:
         self._keeper: Keeper | None = None
         self._pattern: DirectCall | None = None
         """A call of any function of the session."""
+        self._words = _NOT_TOLD
+        """Its record as it is before the first call: one in progress, of another thread or around this one,
+        notes there what it shares and lends."""
         self._most = LARGEST_COPIED
         """Bytes of an array that machine code copies."""
         self._device = device
@@ -102,7 +105,7 @@ class DirectCalls:
 
                     exporters[self._device.array_exchange.dlpack_device] = self._device
                 self._most = LARGEST_UPLOADED
-            self._pattern = prepared
+            self._pattern, self._words = prepared, array("q", prepared.words)
         return True, prepared
 
     def collect(self) -> None:
@@ -133,7 +136,7 @@ class DirectCalls:
         row = native_row(elements.dtype)
         if row is None or is_packed(row) or elements.ndim > MAXIMUM_RANK or not self._copies:
             return None
-        words = array("q", pattern.words)
+        words = array("q", self._words)
         place = words[_CALL.refs]
         kept = row.dtype, object(), _refuse
         argument = records(Argument, [{
