@@ -104,8 +104,8 @@ class Stream:
         self._watched = 0
         self._given_back: deque[tuple[object, int]] = deque()
         self._closed = False
-        self._is_begun = False
-        """Whether a submission is counted that has not entered the stream yet."""
+        self._begun = 0
+        """The tick of a submission that is counted and has not entered the stream yet."""
         self.is_inherited = False
         """Whether it belongs to the process that this one was forked from."""
         self._recent: deque[tuple[int, Callable[[], str]]] = deque(maxlen=_SUSPECTS)
@@ -142,15 +142,15 @@ class Stream:
         self.context.enter()
         self.share.take()
         self._settle_refused()
-        self._is_begun = True
         tick = self.share.count()
+        self._begun = self._begun or tick
         if self._given_back:  # counted with this, which runs after the consumers' work
             self._take_back()
         return tick
 
     def end(self) -> None:
         """What has begun has been submitted, or failed. The caller still holds the lock."""
-        self._is_begun = False
+        self._begun = 0
         self.share.hand_over()
 
     def check_open(self) -> None:
@@ -296,12 +296,12 @@ class Stream:
         """Takes back what consumers have done with, for the memory's next user. The caller holds the lock.
         A stream that it keeps from machine code stays so."""
         if self._given_back and not self._closed:
-            is_begun = self._is_begun  # memory is asked for in the middle of a submission
+            begun = self._begun  # memory is asked for in the middle of a submission
             try:
                 with self.share.taken():
                     self.begin()
             finally:
-                self._is_begun = is_begun
+                self._begun = begun
 
     def _take_back(self) -> None:
         while self._given_back:
@@ -387,12 +387,14 @@ class Stream:
 
     def retire(self, tick: int) -> None:
         """Retires what was promised and kept up to ``tick``: signals, lets go. A lost device fails all of it.
-        Not while this thread submits something, which looks for memory: that is counted and not done."""
-        if self._is_begun and self.lock._is_owned():  # type: ignore[attr-defined]
-            return
+        While this thread submits something, which looks for memory, what is before that: it is not done."""
+        begun = self._begun if self.lock._is_owned() else 0  # type: ignore[attr-defined]
         if self.api.lost is not None:
-            self.fail(self.api.lost)
+            if not begun:
+                self.fail(self.api.lost)
             return
+        if begun:
+            tick = min(tick, begun - 1)
         due = []
         dropped = []
         with self.lock:

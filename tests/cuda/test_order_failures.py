@@ -223,8 +223,9 @@ def test_looking_for_memory_makes_no_submission_done(
     stream = device.stream
     if is_full:
         fake.fail_next("cuMemHostAlloc", CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    before = stream.tick
     device._queue.perform("download", lambda: stream.pinned(LARGE))
-    assert stream.completed < stream.tick
+    assert stream.completed == before < stream.tick, "what was submitted before is done"
     stream.synchronize()
     assert stream.completed == stream.tick
 
@@ -234,15 +235,15 @@ def test_memory_that_comes_back_hands_no_submission_over(
 ) -> None:
     """Machine code of another thread took what was counted for what the stream has."""
     stream, handed_over = device.stream, []
-    monkeypatch.setattr(stream.share, "hand_over", lambda: handed_over.append(stream._is_begun))
+    monkeypatch.setattr(stream.share, "hand_over", lambda: handed_over.append(stream._begun))
 
     def look_for_memory() -> None:
         stream.give_back(object(), int(stream.handle))
         device.device_allocator.trim()
-        assert not stream._given_back and stream._is_begun and not handed_over
+        assert not stream._given_back and stream._begun and not handed_over
 
     device._queue.perform("download", look_for_memory)
-    assert handed_over == [False]
+    assert handed_over == [0]
 
 
 def test_blocks_that_are_not_all_there_go_back(fake: FakeDriver, device: CudaDevice) -> None:

@@ -69,6 +69,9 @@ TESTS = {
         "cuda/test_order_failures.py::test_a_call_that_fails_while_the_device_works_makes_no_work_done",
         "cuda/test_order_failures.py::test_memory_that_comes_back_hands_no_submission_over",
     ],
+    "`Session.to_device` of an array of a new type or rank": [
+        "cuda/test_direct_calls.py::test_arrays_of_a_new_type_are_placed_while_a_call_passes_its_own"
+    ],
     "workgroup-local memory that kernels declare": ["security/test_kept_memory.py::test_local_memory_counts"],
     "with instructions for pairs of bfloat16 numbers": [
         "dispatch/native/nests/test_pairs.py::test_the_look_at_numbers_looks_after_signals",
