@@ -21,6 +21,8 @@ from contextvars import Context
 from typing import Any, Final
 
 import jitree
+from jitree.base import spare_memory
+from jitree.base.finalizers import SharedWeakSet
 from jitree.errors import StatusError
 from jitree.hal.local.task import INLINE_COST, TaskDevice
 from jitree.hal.local.thread_team import Team
@@ -126,6 +128,7 @@ def prepare() -> None:
     Team._start = lambda team, native: None  # type: ignore[method-assign,assignment]
     TaskDevice._let_machine_code_execute = lambda device: None  # type: ignore[method-assign,assignment]
     TaskDevice._cost = _cost  # type: ignore[method-assign,assignment]
+    spare_memory._spares = SharedWeakSet()  # type: ignore[misc]  # the first that is refused would free others'
     gc.freeze()
     for number in range(_WARM):
         with suppress(StatusError):  # what is wrong, cases of the campaign find
