@@ -117,8 +117,17 @@ class _FollowedMap(mmap.mmap):
         return made
 
     def close(self) -> None:
-        super().close()
-        self.__del__()
+        """The map forgets it before the system does: a thread's stack may be there at once."""
+        place, self._place = self._place, None
+        if place is not None:
+            memory.forget(*place)
+        try:
+            super().close()
+        except BufferError:
+            self._place = place
+            if place is not None:
+                memory.allow(*place)
+            raise
 
     def __del__(self) -> None:
         if self._place is not None:
