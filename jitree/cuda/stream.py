@@ -407,8 +407,8 @@ class Stream:
         call_all(partial(semaphore.advance, value) for _, semaphore, value in due)
 
     def fail(self, error: StatusError) -> StatusError:
-        """Fails everything that was promised and is not done. Returns what to raise. Only a lost device lets
-        go of what it has: another one works on, and nobody takes that for done."""
+        """Fails everything that was promised and is not done. Returns what to raise. Only a lost
+        device lets go of its buffers: another one works on, and its work does not count as done."""
         dropped: deque[tuple[int, Any]] = deque()
         with self.lock:
             error = self._explained(error)

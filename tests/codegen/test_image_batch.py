@@ -267,7 +267,7 @@ def test_who_waits_for_a_builder_at_work_asks_for_its_file_alone(
         changed.setattr(image.Provider, "_load", None)
         until(first.may_be_there)
     until(lambda: first.get() is not None)
-    assert first.may_be_there(), "nobody builds it"
+    assert first.may_be_there(), "no builder is at work on it"
     until(second.may_be_there)
     images.wait()
 

@@ -174,7 +174,7 @@ def test_a_refused_graph_is_launched_list_by_list(calls: Calls) -> None:
 def test_a_refused_list_that_was_counted_loses_the_device(
     found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it computes nobody may take for a result; memory that it may use goes back when it has ended."""
+    """No caller gets what it computes; its memory goes back to the driver when it has ended."""
     calls = Calls(waits=found == "call")
     warm(calls)
     pinned = calls.side.device.stream.pinned(64)

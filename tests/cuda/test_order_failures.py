@@ -172,7 +172,7 @@ def test_a_thread_that_cannot_start_fails_what_waits_for_it(
 def test_work_is_watched_again_after_a_thread_that_could_not_start(
     fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second promise of the same work was taken for watched, and told nobody."""
+    """A second promise of the same work was never kept: the stream noted the work as watched."""
 
     def refused(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

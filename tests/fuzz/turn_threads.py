@@ -192,7 +192,7 @@ class Thread:
             self.same(array, values)
 
     def awaited(self) -> None:
-        """Calls at once in an event loop of its own."""
+        """Makes several calls at once in an event loop of this thread."""
         loop = Loop()
         try:
             loop.run_until_complete(self._await())

@@ -179,7 +179,7 @@ def local_kernels(size: int = 64) -> bytes:
 @pytest.mark.parametrize("limited", [{"sandbox": True}, {"zero_memory": True}])
 @pytest.mark.parametrize("tier", ["plain", "fast", "auto"])
 def test_nothing_is_left_in_local_memory(tier: str, limited: dict[str, bool]) -> None:
-    """Of what other sessions and earlier calls have run, whoever runs the lists: Python or machine code."""
+    """What kernels of other sessions or earlier calls left there, by Python or by machine code."""
     data, secret = program(local_kernels(), 1), np.full(1024, 7777, np.int32)
     with Session("local-sync", tier=tier) as other:
         other.load(data)
