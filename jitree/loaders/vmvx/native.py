@@ -33,6 +33,7 @@ from jitree.loaders.vmvx.packed import Copies, PackedConstants
 from jitree.loaders.vmvx.policy import (
     ALL,
     ALONE,
+    EVEN,
     LATER,
     NOTHING,
     Running,
@@ -273,7 +274,7 @@ class CompiledKernels(Finalized):
     def _ask(self, ordinal: int, running: Running) -> None:
         """Has kernels built as the policy wants, and uses one there."""
         batch, policy, wanted = self._batch, self._policy, self._batch.providers[ordinal]
-        batch.gives_way = policy.share != LATER
+        batch.gives_way = policy.share not in (LATER, EVEN)
         if policy.builds and self._is_decided:
             batch.start()  # asks for each image: too much for each look of a thread that waits
         self._is_decided = False

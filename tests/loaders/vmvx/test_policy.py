@@ -28,7 +28,16 @@ from jitree.loaders.vmvx import policy as vmvx_policy
 from jitree.loaders.vmvx import worker as vmvx_worker
 from jitree.loaders.vmvx.executable import VmvxExecutable
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, SPANS
-from jitree.loaders.vmvx.policy import ALL, LATER, NOTHING, LeftToDo, ListedDispatch, Running, WaitingPolicy
+from jitree.loaders.vmvx.policy import (
+    ALL,
+    EVEN,
+    LATER,
+    NOTHING,
+    LeftToDo,
+    ListedDispatch,
+    Running,
+    WaitingPolicy,
+)
 from tests.assembler import Assembler
 from tests.codegen.images import built
 from tests.hal.native_kernels import aligned, whole
@@ -133,6 +142,28 @@ def test_calls_after_the_first_leave_the_processors_to_the_build(
     clock.now += 1.1 * 0.1 / LATER
     assert policy.may_go_on(at_begin)
     assert not policy.may_go_on(Running(0, int(0.5e9) * processors, 0, 0, 1))
+
+
+def test_a_build_that_is_overdue_takes_half_of_later_calls(
+    clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that others use a second call waited 17 s for kernels that it interprets in 0.3."""
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
+    provider = _provider(4.0)
+    policy, at_begin, rest = WaitingPolicy(provider, 1), Running(0, 0, 0, 0, 1), LeftToDo(0.1, 0.3, 1)
+    provider.begun = clock.now
+    policy.decide(at_begin, rest, 4.0, 0.0)
+    interrupts.end_call(None)
+    clock.now += 7.9
+    policy.decide(at_begin, rest, 4.0, 0.0)
+    assert policy.share == LATER
+    clock.now += 0.2
+    policy.decide(at_begin, rest, 4.0, 0.0)
+    assert policy.share == EVEN
+    policy.spend(0, int(0.2e9))
+    assert not policy.may_go_on(at_begin)
+    clock.now += 0.21
+    assert policy.may_go_on(at_begin)
 
 
 def test_what_has_been_interpreted_for_as_long_as_a_build_takes_waits(
