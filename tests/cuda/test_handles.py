@@ -173,6 +173,26 @@ def test_an_interrupt_loses_nothing_that_the_driver_has_made(
         assert settle() == before
 
 
+def ask(stream: Stream) -> None:
+    with stream.lock:
+        stream.begin()
+        stream.end()
+    stream.poll()
+    stream.finish()
+
+
+def test_a_thread_that_is_interrupted_as_it_asks_is_no_user_of_the_stream(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """The stream was never destroyed (turns:33721, 36209)."""
+    before = made(fake)["streams"]
+    for interruption in interruptions():
+        stream = Stream(device.context, CompletionThread("test"), Profiler())
+        interruption.during(partial(ask, stream))
+        stream.close()
+        assert made(fake)["streams"] == before
+
+
 def test_an_interrupt_loses_no_context(fake: FakeDriver) -> None:
     for interruption in interruptions():
         interruption.during(lambda: CudaContext(fake, 0))
@@ -226,8 +246,7 @@ def test_a_stream_that_machine_code_is_in_outlives_its_device(
         gc.collect()
         device.context.release_discarded()
         assert number in fake.streams
-    with entered:
-        pass
+    entered.ask(bool)
     assert number not in fake.streams and not stream_share._ended
 
 
