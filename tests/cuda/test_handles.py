@@ -199,6 +199,24 @@ def test_an_interrupt_loses_no_context(fake: FakeDriver) -> None:
         assert not sum(fake.contexts)
 
 
+def test_what_dies_after_its_device_is_given_back(fake: FakeDriver) -> None:
+    """Others may have the context, too, with which all of that would end (turns:33838, 34203, 36369)."""
+    before = made(fake)
+    context = CudaContext(fake, 0)
+    context.enter()
+    regions = [source.allocate(4096) for source in (DeviceRegions(context), PinnedRegions(context))]
+    event = context.make("cuEventCreate", (0,), "cuEventDestroy")
+    held = [event, context, *regions]
+    del context, event, regions
+    fake.cuCtxSetCurrent(0x101)  # of another device
+    while held:
+        assert fake.contexts == [1]
+        del held[0]
+        gc.collect()
+    assert made(fake) == before and fake.current() == 1
+    assert fake.names()[-1] == "cuDevicePrimaryCtxRelease"
+
+
 def test_what_the_driver_refuses_is_not_given_back(fake: FakeDriver, device: CudaDevice) -> None:
     context = device.context
     context.enter()
