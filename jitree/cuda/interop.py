@@ -316,8 +316,10 @@ class CudaExchange:
         target = self._allocator.allocate(_DEVICE_LOCAL, _DEFAULT_USAGE, source.byte_length)
         with stream.lock:
             stream.begin()
-            transfers.submit(stream, Copy(source, 0, target, 0, source.byte_length))
-            stream.end()
+            try:
+                transfers.submit(stream, Copy(source, 0, target, 0, source.byte_length))
+            finally:
+                stream.end()
         stream.finish()
         return target
 
