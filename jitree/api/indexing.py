@@ -100,15 +100,24 @@ def _dense(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(size * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
+def _dense_in_both(
+    shape: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...], size: int
+) -> tuple[int, int]:
+    """Counts the axes before those that are dense in both layouts; their bytes."""
+    axes, length = len(shape), size
+    while axes and (shape[axes - 1] == 1 or first[axes - 1] == second[axes - 1] == length):
+        axes -= 1
+        length *= shape[axes]
+    return axes, length
+
+
+@errors.memory_errors("copying a part of an array run by run")
 def _runs(
     shape: tuple[int, ...], first: tuple[int, ...], second: tuple[int, ...], size: int
 ) -> tuple[int, list[int], list[int]]:
     """How to copy between two layouts of one shape: the length of the runs of bytes that are dense in both,
     and where each begins in the first and in the second."""
-    axes, length = len(shape), size
-    while axes and (shape[axes - 1] == 1 or first[axes - 1] == second[axes - 1] == length):
-        axes -= 1
-        length *= shape[axes]
+    axes, length = _dense_in_both(shape, first, second, size)
     starts = [np.zeros(1, np.int64), np.zeros(1, np.int64)]
     for axis in range(axes):
         steps = np.arange(shape[axis])
@@ -130,11 +139,11 @@ def read(array: Array, index: Any) -> Any:
         return None
     part = _select(view.shape, row.dtype.itemsize, selection)
     size = row.dtype.itemsize * math.prod(part.shape)
-    length, starts, targets = _runs(
-        part.shape, part.strides, _dense(part.shape, row.dtype.itemsize), row.dtype.itemsize
-    )
-    if not size or 2 * size > array.nbytes or len(starts) > _MOST_RUNS:
+    layouts = part.shape, part.strides, _dense(part.shape, row.dtype.itemsize), row.dtype.itemsize
+    axes, _ = _dense_in_both(*layouts)
+    if not size or 2 * size > array.nbytes or math.prod(part.shape[:axes]) > _MOST_RUNS:
         return None
+    length, starts, targets = _runs(*layouts)
     device = array.device
     if len(starts) == 1:
         data = device.read_buffer(view.buffer.subspan(part.offset + starts[0], length), array.fence)

@@ -20,7 +20,7 @@ from operator import add, call, itemgetter, methodcaller
 from typing import Any, Final
 
 from jitree import errors
-from jitree.base.finalizers import Finalizer
+from jitree.base.finalizers import Finalizer, uninterrupted
 
 OUT_OF_MEMORY: Final = 2
 NOT_INITIALIZED: Final = 3
@@ -267,12 +267,14 @@ def _text(value: Any) -> str:
 class Owned:
     """Owns a handle until :meth:`close`, or until nothing refers to the owner."""
 
-    __slots__ = ("_api", "_ending", "_give_back", "_made")
+    __slots__ = ("_api", "_ending", "_forget", "_give_back", "_made")
 
     def __init__(self, api: Api, give_back: str, forget: Callable[[Iterator[Action]], Action]) -> None:
         """``give_back``: a call of the driver. ``forget`` makes of these calls, of which there is one at the
-        most, what happens when the owner dies: a function in C, or what ``uninterrupted`` makes."""
+        most, what happens when the owner dies: a function in C, or what ``uninterrupted`` makes. It lives
+        until that has happened: slots end in the order of their names."""
         self._api = api
+        self._forget = forget
         self._give_back = give_back
         self._made: list[tuple[Any, ...]] = []
         self._ending = Finalizer(forget(self._calls(filterfalse(_RESULT, self._made))))
@@ -291,6 +293,11 @@ class Owned:
         """What the driver has made, or what was known of it."""
         return self._made[0][1]
 
+    @property
+    def driver(self) -> Any:
+        """The bindings' module that has made it."""
+        return self._api.driver
+
     def __int__(self) -> int:
         return int(self.handle)
 
@@ -307,14 +314,19 @@ class Owned:
         return map(partial, callers, repeat(self._api.driver))
 
 
-class Discarded:
+class Discarded(Finalizer):
     """Keeps what waits to be given back. Things end anywhere, also in the middle of another device's calls,
-    and must not touch the driver there."""
+    and must not touch the driver there.
+
+    All that is made in a context refers to this. The last of it may die long after its device: what is left
+    goes back then, before the context, which other libraries may go on using."""
 
     __slots__ = ("_left",)
 
-    def __init__(self) -> None:
+    def __init__(self, context: Owned) -> None:
+        """``context``: the owner of what the context is retained by."""
         self._left: deque[Action] = deque()
+        super().__init__(uninterrupted(partial(_give_back_rest, self._left, context)))
 
     def leave(self, after: Iterable[Action], calls: Iterator[Action]) -> Action:
         """Makes what leaves calls here. ``after`` each of them something is called, which lives until
@@ -330,3 +342,13 @@ class Discarded:
                 next(made)
             except IndexError:  # another thread was quicker
                 return
+
+
+def _give_back_rest(left: deque[Action], context: Owned) -> None:
+    """Gives back what is left of a context. What is current on this thread stays so."""
+    driver = context.driver
+    if left and not driver.cuCtxPushCurrent(context.handle)[0]:
+        try:
+            deque(map(call, left), 0)
+        finally:
+            driver.cuCtxPopCurrent()

@@ -47,11 +47,13 @@ class InboxThread(Generic[Item]):
         if self._untaken:
             arguments = (self._run, self._untaken)
             thread = threading.Thread(target=_run_first, args=arguments, name=self._name, daemon=True)
-            self._threads.append(thread)
+            threads = self._threads
+            threads.append(thread)
             try:
                 start_thread(thread)
             except (RuntimeError, MemoryError) as error:
                 pass_interruption(error)
+                threads.remove(thread)  # it never was one
                 raise ResourceExhaustedError(f"{self._name}: cannot start a thread: {error}") from error
 
     @property

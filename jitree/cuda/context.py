@@ -41,12 +41,11 @@ class CudaContext:
             and hasattr(driver, "CUgraphEdgeData")
         )
         """Whether dependent kernels are launched early, and wait by themselves."""
-        # Everything made in it refers to it: this is the end of the last.
         self._owned = Owned(self.api, "cuDevicePrimaryCtxRelease", _make_all)
         self._owned.make("cuDevicePrimaryCtxRetain", (self.device,), (self.device,))
         self.handle: Handle = self._owned.handle
         self._lock = guard()
-        self._discarded = Discarded()
+        self._discarded = Discarded(self._owned)
         self.generation = 0
         """Counts changes of kernels that plans name: older plans are made anew."""
         self._peers: set[int] = {ordinal}

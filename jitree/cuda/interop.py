@@ -267,16 +267,18 @@ class CudaExchange:
     def _take_by_method(self, value: Any) -> Taken:
         require_elements(value)
         self._require_here(int(value.__dlpack_device__()[1]))
-        with self._stream.users as may_ask:
-            if not may_ask:
-                self._stream.check_open()
-            stream = int(self._stream.handle)
-            try:
-                capsule = value.__dlpack__(stream=stream, max_version=VERSION)
-            except TypeError as error:  # made before DLPack 1.0
-                pass_interruption(error)
-                capsule = value.__dlpack__(stream=stream)
-        return Taken.of_capsule(capsule)
+        return Taken.of_capsule(self._stream.users.ask(partial(self._capsule, value)))
+
+    def _capsule(self, value: Any, may_ask: bool) -> Any:
+        """What a library gives when it has been told of the stream."""
+        if not may_ask:
+            self._stream.check_open()
+        stream = int(self._stream.handle)
+        try:
+            return value.__dlpack__(stream=stream, max_version=VERSION)
+        except TypeError as error:  # made before DLPack 1.0
+            pass_interruption(error)
+            return value.__dlpack__(stream=stream)
 
     def _import_interface(self, value: Any) -> BufferView:
         interface = value.__cuda_array_interface__
@@ -314,8 +316,10 @@ class CudaExchange:
         target = self._allocator.allocate(_DEVICE_LOCAL, _DEFAULT_USAGE, source.byte_length)
         with stream.lock:
             stream.begin()
-            transfers.submit(stream, Copy(source, 0, target, 0, source.byte_length))
-            stream.end()
+            try:
+                transfers.submit(stream, Copy(source, 0, target, 0, source.byte_length))
+            finally:
+                stream.end()
         stream.finish()
         return target
 

@@ -97,7 +97,7 @@ class Stream:
         """The allocator of staging memory, once there is one."""
         self._kernels: Kernels | None = None
         self.users = StreamUsers(self.share, self._owned.close)
-        """Entered by who uses the stream without the lock."""
+        """Asked by who uses the stream without the lock."""
         self._failed = (0, 0, StatusError(""))
         """At the last failure: the newest submission that was done, the newest that failed, and why."""
         self._completion = completion
@@ -362,9 +362,7 @@ class Stream:
                 with suppress(StatusError):  # who lost the device may have given it work
                     self.flush()
                 tick = self.tick
-            with self.users as may_ask:
-                if may_ask and tick != self.completed:
-                    self.api.synchronize_stream(self.handle)
+            self.users.ask(partial(self._await_driver, tick))
             self.api.check_alive()
             self.retire(tick)
             self.context.release_discarded()
@@ -496,13 +494,20 @@ class Stream:
         tick = with_lock(self.lock, self._await_all, max(until - now, _SHORTEST_PATIENCE))
         if tick is None:
             return
-        with self.users as may_ask:
-            is_done = may_ask and tick <= self.completed
-            while may_ask and not is_done:
-                is_done = until > now and self.share.is_done_in_a_moment(tick)
-                is_done = is_done or self.api.stream_is_idle(self.handle)
-                if time.monotonic() >= until:
-                    break
-                time.sleep(0)
-        if is_done:
+        if self.users.ask(partial(self._is_done_by, until, until > now, tick)):
             self.retire(tick)
+
+    def _is_done_by(self, until: float, has_time: bool, tick: int, may_ask: bool) -> bool:
+        """Whether the stream has come to a submission, asked until a time."""
+        is_done = may_ask and tick <= self.completed
+        while may_ask and not is_done:
+            is_done = has_time and self.share.is_done_in_a_moment(tick)
+            is_done = is_done or self.api.stream_is_idle(self.handle)
+            if time.monotonic() >= until:
+                break
+            time.sleep(0)
+        return is_done
+
+    def _await_driver(self, tick: int, may_ask: bool) -> None:
+        if may_ask and tick != self.completed:
+            self.api.synchronize_stream(self.handle)

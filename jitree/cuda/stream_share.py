@@ -15,7 +15,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import finalize
 
 from jitree.base.finalizers import SharedWeakSet, guard
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
         share: StreamShare
 
 
+Item = TypeVar("Item")
+
 _streams: Final[SharedWeakSet[Inherited]] = SharedWeakSet()
 
 _QUERY_SECONDS: Final = 1.0
@@ -94,9 +96,8 @@ class QueriedStream(Protocol):
 
 
 class StreamUsers:
-    """Counts the threads that query a stream in Python. ``with users as may_ask:`` counts one of them; the
-    last one after :meth:`end` destroys the stream, since the thread that ends it may be among them (the
-    garbage collector runs anywhere)."""
+    """Counts the threads that query a stream in Python. The last one after :meth:`end` destroys the stream,
+    since the thread that ends it may be among them (the garbage collector runs anywhere)."""
 
     def __init__(self, asked: QueriedStream, destroy: Callable[[], object]) -> None:
         self._asked = asked
@@ -105,14 +106,18 @@ class StreamUsers:
         self.are_over = False
         """Whether threads may no longer ask."""
 
-    def __enter__(self) -> bool:
-        self._here.append(None)  # first: a thread that calls `end` has to see it
-        return not self.are_over
-
-    def __exit__(self, *exception: object) -> None:
-        self._here.pop()
-        if self.are_over:
-            self._leave()
+    def ask(self, query: Callable[[bool], Item]) -> Item:
+        """Counts this thread while it queries the stream, if it may: the query is told. Functions in C note
+        that it is there, and that it has left. No interrupt comes before these, as it could before those of
+        a context manager: the stream would have a user for good, and never be destroyed."""
+        try:
+            self._here.append(None)  # first: a thread that calls `end` has to see it
+            found = query(not self.are_over)
+        finally:
+            self._here.pop()
+            if self.are_over:
+                self._leave()
+        return found
 
     def end(self) -> None:
         """Machine code begins no query any more, and nothing is submitted."""

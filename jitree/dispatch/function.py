@@ -14,7 +14,7 @@ import numpy as np
 
 from jitree.base.finalizers import Unique, require_interpreter
 from jitree.dispatch.sites import VIEWS, HostTarget, register_index
-from jitree.errors import InvalidArgumentError, pass_interruption
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
@@ -171,8 +171,13 @@ def host_registers(convention: CallingConvention) -> tuple[int, int]:
 
 
 def host_record(callee: FunctionRecord, words: Sequence[int], counts: tuple[int, int]) -> FunctionRecord:
-    """The function that the host's frame runs: it has ``counts`` registers and ends with ``host.exit``."""
-    memory = np.zeros(FUNCTION.size // 8, np.int64)
+    """The function that the host's frame runs: it has ``counts`` registers and ends with ``host.exit``.
+    RESOURCE_EXHAUSTED if there is no room."""
+    try:
+        memory = np.zeros(FUNCTION.size // 8, np.int64)
+    except MemoryError as error:
+        pass_interruption(error)
+        raise ResourceExhaustedError(f"no memory to prepare function '{callee.name}' for calls") from error
     record = FunctionRecord(memory, np.array(words, np.int32), 0, counts, ())
     record.module, record.ordinal, record.name = callee.module, callee.ordinal, callee.name
     record.write(callee.module.address)

@@ -198,7 +198,8 @@ def _wait(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode, deadl
 
 
 def _sleep(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode, deadline: float | None) -> bool:
-    pending = partial(pending_producers, points, mode)
+    left = [*points]
+    pending = partial(pending_producers, left, mode)
     wake = allocate_lock()
     wake.acquire()
     failures: list[StatusError | None] = []
@@ -233,6 +234,7 @@ def _sleep(points: Sequence[tuple[TimelineSemaphore, int]], mode: WaitMode, dead
                 return False
             require_no_brief_guard()
     finally:  # also when a signal handler raised
+        left.clear()  # at once: where that comes again `end` stays with the scope, and keeps no device
         for timepoint in open_points:
             timepoint.cancel()
         if scope is not None:

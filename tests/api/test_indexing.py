@@ -19,6 +19,7 @@ from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
     PermissionDeniedError,
+    ResourceExhaustedError,
     StatusError,
     UnimplementedError,
 )
@@ -27,6 +28,7 @@ from jitree.hal.fence import Fence
 from tests.api.programs import ARITHMETIC
 from tests.cuda.fake import FakeDriver
 from tests.cuda.kernels import KERNELS
+from tests.fuzz.faults import Place, failing
 
 CUBE = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
 INDICES: tuple[Any, ...] = (
@@ -215,6 +217,21 @@ def test_a_device_is_asked_for_the_part_alone(session: Session, monkeypatch: pyt
     assert read == [4, 4, 16, 32]
     assert array[[0]].shape == (1, 3, 4) and array[0, 0, 0] == 0
     assert read[4:] == [96], "the whole array, once"
+
+
+def test_parts_of_many_runs_without_memory_for_them(session: Session) -> None:
+    """A part is read with the array then, and assigned by RESOURCE_EXHAUSTED; both were a MemoryError."""
+    if session.device.array_exchange is None:
+        pytest.skip("the host sees the memory")
+    host = np.arange(2048, dtype=np.float32).reshape(512, 4)
+    array = session.to_device(host)
+    refused = Place(((np, "zeros"),), MemoryError)
+    with failing(refused, 1):
+        assert np.array_equal(array[:, 1], host[:, 1])
+    with failing(refused, 1), pytest.raises(ResourceExhaustedError, match="run by run"):
+        array[:, 1] = 0
+    array[:, 1] = 0
+    assert not np.any(array[:, 1])
 
 
 def test_assigning_comes_after_what_has_been_submitted() -> None:

@@ -270,6 +270,16 @@ class FakeDriver(FakeModules, FakeGraphs):
         return (_OK,)
 
     @driver_call
+    def cuCtxPushCurrent(self, context: int) -> Any:
+        self._thread.before = [*getattr(self._thread, "before", ()), self.current()]
+        return self.cuCtxSetCurrent(context)
+
+    @driver_call
+    def cuCtxPopCurrent(self) -> Any:
+        ordinal, self._thread.ordinal = self.current(), self._thread.before.pop()
+        return _OK, ordinal
+
+    @driver_call
     def cuCtxEnablePeerAccess(self, context: int, flags: int) -> Any:
         return (_OK,)
 
@@ -394,8 +404,7 @@ class FakeDriver(FakeModules, FakeGraphs):
 
     @driver_call
     def cuEventQuery(self, event: int) -> Any:
-        reached = self.events[int(event)].reached.is_set()
-        return (_OK if reached else CUresult.CUDA_ERROR_NOT_READY,)
+        return (_OK if self.events[int(event)].reached.is_set() else CUresult.CUDA_ERROR_NOT_READY,)
 
     @driver_call
     def cuEventSynchronize(self, event: int) -> Any:

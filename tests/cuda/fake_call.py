@@ -51,12 +51,13 @@ RESULTS = {
     "cuGetErrorName": 1, "cuGetErrorString": 1, "cuGetProcAddress": 2,
     "cuLinkCreate": 1, "cuLinkComplete": 2, "cuModuleLoadData": 1, "cuModuleGetFunction": 1,
     "cuFuncGetAttribute": 1, "cuGraphCreate": 1, "cuGraphAddKernelNode": 1, "cuGraphAddEmptyNode": 1,
-    "cuGraphInstantiate": 1, "cuEventElapsedTime": 1,
+    "cuGraphInstantiate": 1, "cuEventElapsedTime": 1, "cuCtxPopCurrent": 1,
 }  # fmt: skip
 """Results after the status."""
 _WITHOUT_CONTEXT = {
     "cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid",
     "cuDeviceGetPCIBusId", "cuDeviceTotalMem", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
-    "cuDevicePrimaryCtxRelease", "cuCtxSetCurrent", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress",
+    "cuDevicePrimaryCtxRelease", "cuCtxSetCurrent", "cuCtxPushCurrent", "cuGetErrorName", "cuGetErrorString",
+    "cuGetProcAddress",
 }  # fmt: skip
 """A process whose device is lost can call these as well."""

@@ -92,13 +92,15 @@ def test_the_thread_that_ends_it_may_ask() -> None:
     """As where the garbage collector ends a device."""
     ended = list[str]()
     users = StreamUsers(Queried(), lambda: ended.append("ended"))
-    with users as may_ask, users:
+
+    def end_twice(may_ask: bool) -> None:
         assert may_ask
-        users.end()
+        users.ask(lambda may_ask: users.end())
         assert not ended
+
+    users.ask(end_twice)
     assert ended == ["ended"]
-    with users as may_ask:
-        assert not may_ask
+    assert not users.ask(bool)
     users.end()
     assert ended == ["ended"]
 

@@ -33,6 +33,7 @@ from jitree.hal.exchange import HostTransfers
 from jitree.hal.fence import Fence
 from jitree.types import BY_NAME
 from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_results import CUresult
 
 STATELESS = Path(__file__).parents[1] / "data" / "cuda" / "stateless.vmfb"
 F32 = BY_NAME["f32"]
@@ -209,6 +210,18 @@ def test_memory_that_begins_between_two_words_of_a_kernel_is_copied(
     assert taken.buffer_view.buffer.address % 64 == 0
     session.device.write_buffer(array.buffer_view.buffer, np.zeros(36, np.uint8))
     assert np.array_equal(np.asarray(taken), values[1:])
+
+
+def test_a_copy_of_others_memory_that_fails_has_ended(fake: FakeDriver, session: Session) -> None:
+    """The stream took it for a submission under way: it retired less than was done."""
+    array = session.to_device(np.arange(9, dtype=np.float32))
+    foreign = Foreign(array, data=(array.buffer_view.buffer.address + 4, False), shape=(8,))
+    fake.fail_next("cuLaunchKernel", CUresult.CUDA_ERROR_INVALID_VALUE)
+    with pytest.raises(InvalidArgumentError, match="cuLaunchKernel"):
+        session.to_device(foreign)
+    assert isinstance(session.device, CudaDevice)
+    assert not session.device.stream._begun
+    assert np.array_equal(np.asarray(session.to_device(foreign)), np.arange(1, 9))
 
 
 def test_looking_at_the_interface_keeps_nothing_more(session: Session) -> None:

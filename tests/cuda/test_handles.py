@@ -173,10 +173,48 @@ def test_an_interrupt_loses_nothing_that_the_driver_has_made(
         assert settle() == before
 
 
+def ask(stream: Stream) -> None:
+    with stream.lock:
+        stream.begin()
+        stream.end()
+    stream.poll()
+    stream.finish()
+
+
+def test_a_thread_that_is_interrupted_as_it_asks_is_no_user_of_the_stream(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """The stream was never destroyed (turns:33721, 36209)."""
+    before = made(fake)["streams"]
+    for interruption in interruptions():
+        stream = Stream(device.context, CompletionThread("test"), Profiler())
+        interruption.during(partial(ask, stream))
+        stream.close()
+        assert made(fake)["streams"] == before
+
+
 def test_an_interrupt_loses_no_context(fake: FakeDriver) -> None:
     for interruption in interruptions():
         interruption.during(lambda: CudaContext(fake, 0))
         assert not sum(fake.contexts)
+
+
+def test_what_dies_after_its_device_is_given_back(fake: FakeDriver) -> None:
+    """Others may have the context, too, with which all of that would end (turns:33838, 34203, 36369)."""
+    before = made(fake)
+    context = CudaContext(fake, 0)
+    context.enter()
+    regions = [source.allocate(4096) for source in (DeviceRegions(context), PinnedRegions(context))]
+    event = context.make("cuEventCreate", (0,), "cuEventDestroy")
+    held = [event, context, *regions]
+    del context, event, regions
+    fake.cuCtxSetCurrent(0x101)  # of another device
+    while held:
+        assert fake.contexts == [1]
+        del held[0]
+        gc.collect()
+    assert made(fake) == before and fake.current() == 1
+    assert fake.names()[-1] == "cuDevicePrimaryCtxRelease"
 
 
 def test_what_the_driver_refuses_is_not_given_back(fake: FakeDriver, device: CudaDevice) -> None:
@@ -226,8 +264,7 @@ def test_a_stream_that_machine_code_is_in_outlives_its_device(
         gc.collect()
         device.context.release_discarded()
         assert number in fake.streams
-    with entered:
-        pass
+    entered.ask(bool)
     assert number not in fake.streams and not stream_share._ended
 
 

@@ -156,6 +156,7 @@ def test_a_thread_that_cannot_start_fails_what_waits_for_it(
             with pytest.raises(ResourceExhaustedError, match="cannot start a thread"):
                 fill(device, buffer, host, None)
     assert isinstance(told[0], ResourceExhaustedError)
+    assert not device._completion._thread._threads, "no thread is kept that has never begun"
     fill(device, buffer, None, second)
     ((semaphore, value),) = second.timepoints
     semaphore.on_reached(value, told.append)

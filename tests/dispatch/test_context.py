@@ -25,6 +25,7 @@ from jitree.regs.ref_types import RefTypes
 from jitree.vmfb.schema import Dependency, Import
 from tests.assembler import Assembler
 from tests.dispatch.harness import HostFunctions, Thing, Vm, load
+from tests.fuzz.faults import PLACES, failing
 
 if TYPE_CHECKING:
     from jitree.dispatch.host_module import ModuleContext
@@ -421,6 +422,19 @@ def test_teardown_goes_on_whatever_modules_raise(vm: Vm, initialiser: str) -> No
         vm.context.close()
     assert freed == ["b", "a"]
     assert vm.context.modules == ()
+
+
+def test_a_function_without_memory_to_call_it_is_a_status(vm: Vm) -> None:
+    """It was a MemoryError; the next look-up finds it."""
+    module = Assembler("m")
+    module.function("f", "0v_v", "return []")
+    vm.add(module)
+    with (
+        failing(PLACES["allocation"], 1),
+        pytest.raises(ResourceExhaustedError, match="no memory to prepare"),
+    ):
+        vm.context.lookup("m.f")
+    assert vm.context.lookup("m.f").full_name == "m.f"
 
 
 def test_no_property_of_a_function_loses_what_a_handler_raises() -> None:

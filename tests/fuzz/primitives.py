@@ -105,7 +105,7 @@ class TurnThread(threading.Thread):
     def start(self) -> None:
         turns = scheduler.active
         if turns is not None:
-            if turns.schedule.refused and scheduler.is_asking(1) and turns.refuses():
+            if scheduler.is_asking(1) and turns.refuses_thread():
                 raise RuntimeError("can't start new thread")
             self._turns, self._actor = turns, turns.adopt(self.name, self.daemon)
         super().start()

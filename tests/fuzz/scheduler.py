@@ -89,6 +89,8 @@ class Schedule(NamedTuple):
     """How often a signal comes to the first thread where that loses one; its handler raises."""
     refused: int = 0
     """Which of the things that the system is asked for it refuses; 0: none."""
+    refused_thread: int = 0
+    """Which of the threads that the system is asked for it refuses; 0: none."""
 
 
 class Actor:
@@ -122,7 +124,7 @@ class Scheduler:
         self.findings: list[str] = []
         self.is_over = False
         self._left = inf
-        self._asked = -inf
+        self._asked = self._asked_threads = -inf
         self.has_refused = False
         """Whether the system has refused something."""
         self.moment = 1e-6
@@ -142,7 +144,7 @@ class Scheduler:
 
     def begin(self) -> None:
         """Turns are lost from now on: what comes first is as for one thread, and may be there already."""
-        self._left, self._asked = self._gap(), 0
+        self._left, self._asked, self._asked_threads = self._gap(), 0, 0
 
     def refuses(self) -> bool:
         """The system is asked for something. Whether it refuses that."""
@@ -150,6 +152,13 @@ class Scheduler:
         is_refused = self._asked == self.schedule.refused
         self.has_refused |= is_refused
         return is_refused
+
+    def refuses_thread(self) -> bool:
+        """As :meth:`refuses`, of a thread."""
+        self._asked_threads += 1
+        is_refused = self._asked_threads == self.schedule.refused_thread
+        self.has_refused |= is_refused
+        return self.refuses() or is_refused
 
     def step(self) -> None:
         """A thread has come on: something goes on."""

@@ -9,6 +9,10 @@ import numpy as np
 
 import jitree
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, StatusError
+from jitree.hal.allocator import Allocator
+from jitree.hal.enums import MemoryAccess, MemoryType
+from jitree.hal.fence import Fence
+from jitree.hal.objects import File
 from tests.api.programs import ASYNCHRONOUS, OUTPUTS, STATE
 from tests.fuzz.turn_threads import Shared, Thread
 
@@ -16,6 +20,9 @@ PROGRAMS: Final = (ASYNCHRONOUS, OUTPUTS, STATE)
 _N: Final = np.arange(64, dtype=np.float32)
 _X: Final = np.arange(4, dtype=np.float32)
 _START: Final = np.array([1, -2, 3, 4], np.int32)
+_LOCAL: Final = int(MemoryType.DEVICE_LOCAL | MemoryType.HOST_VISIBLE)
+_LENGTHS: Final = (64, 1 << 20)
+"""Bytes that an operation has written before a thread could come for it, and more."""
 
 
 class Processor(Shared):
@@ -35,6 +42,25 @@ class Processor(Shared):
     def left(self) -> list[str]:
         count = self.session.context.table.live_count
         return [f"{count} handles are left"] if count else []
+
+
+class AskingFile(File):
+    """Bytes that are made in memory which is asked for when they are read."""
+
+    def __init__(self, allocator: Allocator, value: int) -> None:
+        super().__init__(int(MemoryAccess.READ), "of one value")
+        self._allocator, self._value = allocator, value
+
+    @property
+    def length(self) -> int:
+        return max(_LENGTHS)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        made = self._allocator.allocate(_LOCAL, 0, target.nbytes).host_array()
+        made.fill(self._value)
+        target[:] = made.data
+
+    def write_from(self, source: memoryview, offset: int) -> None: ...
 
 
 class ProcessorThread(Thread):
@@ -144,6 +170,19 @@ class ProcessorThread(Thread):
     def reload(self) -> None:
         self.shared.session.reload(STATE)
 
+    def asking(self) -> None:
+        """Operations that ask for memory as they run, each after the one before; small ones run at once."""
+        device, length = self.shared.session.device, self.chance.choice(_LENGTHS)
+        buffer, last = device.device_allocator.allocate(_LOCAL, 0, length), None
+        for value in range(1, self.chance.randint(2, 5)):
+            done = Fence.create(device)
+            file = AskingFile(device.device_allocator, value)
+            device.queue_read(-1, last, done, file, 0, buffer, 0, length)
+            last = done
+        assert last is not None
+        last.wait()
+        self.same(buffer.host_array(), np.full(length, value, np.uint8))
+
     def begun(self, counts: bool) -> Any:
         self.shared.tried += counts
         return (
@@ -163,6 +202,8 @@ USUAL: Final = [
       "submit", "read", "add", "wrong", "refused", "awaited", "forget", "accumulate", "submit") * 3,
     "trim", "cancel", "cancel", "close", "reload", "session_of_its_own",
 ]  # fmt: skip
+ASKING: Final = ["asking", "asking", "submit", "awaited"]
+"""Of threads whose operations are refused memory as they run."""
 CROWDED: Final = ["accumulate"]
 """Of threads that meet at one turn: one that ends, one that waits for it, and one that comes then. They lose
 many turns, and wait for a device."""

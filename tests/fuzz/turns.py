@@ -33,7 +33,7 @@ from tests.fuzz.refusals import refused
 from tests.fuzz.scheduler import Schedule, Stopped, scheduled
 from tests.fuzz.turn_driver import Pace
 from tests.fuzz.turn_gpu import GpuThread
-from tests.fuzz.turn_steps import CROWDED, PROGRAMS, USUAL, ProcessorThread
+from tests.fuzz.turn_steps import ASKING, CROWDED, PROGRAMS, USUAL, ProcessorThread
 from tests.fuzz.turn_threads import Case, Shared, Thread
 
 DEVICES: Final = ("local-sync", "local-task://?threads=1", "local-task://?threads=2")
@@ -44,6 +44,8 @@ _FAR: Final = INLINE_COST * 1000
 _GPUS: Final = 1 / 3
 _REFUSED: Final = 1 / 4
 """How many of the cases have a GPU, and in how many the system refuses something."""
+_ASKED: Final = 1 / 2
+"""In how many of these threads do what waits for what is refused."""
 _MOST_REFUSED: Final = 24
 """What a case asks the system for, in most cases."""
 _MOST_CALLS: Final = 400
@@ -78,7 +80,18 @@ def _varied(case: Case, chance: random.Random) -> Case:
     if chance.random() < _REFUSED and (case.pace is None or not case.pace.nth):
         most = _MOST_REFUSED if case.pace is None else _MOST_REFUSED // 4
         case = case._replace(schedule=case.schedule._replace(refused=chance.randint(1, most)))
+        if chance.random() < _ASKED:
+            case = _asking(case, chance)
     return case
+
+
+def _asking(case: Case, chance: random.Random) -> Case:
+    """Threads that wait for what is refused: for callbacks, or for operations of the processor."""
+    steps = ASKING if case.pace is None else turn_gpu.CALLED_BACK
+    scripts = tuple(tuple((chance.choice(steps), seed) for _, seed in script) for script in case.scripts)
+    refused, thread = (chance.randint(1, 8), 0) if case.pace is None else (0, chance.randint(1, 3))
+    schedule = case.schedule._replace(refused=refused, refused_thread=thread)
+    return case._replace(scripts=scripts, schedule=schedule)
 
 
 def _on_gpus(case: Case, chance: random.Random) -> Case:
@@ -101,8 +114,8 @@ def smaller(case: Case) -> Iterator[Case]:
         for step in range(len(script)):
             less = script[:step] + script[step + 1 :]
             yield case._replace(scripts=(*scripts[:place], less, *scripts[place + 1 :]))
-    if schedule.refused:
-        yield case._replace(schedule=schedule._replace(refused=0))
+    if schedule.refused or schedule.refused_thread:
+        yield case._replace(schedule=schedule._replace(refused=0, refused_thread=0))
     if case.pace is not None and case.pace != Pace(0.0):
         yield case._replace(pace=Pace(0.0))
     for most in (0, schedule.most // 2, schedule.most - 1):

@@ -355,13 +355,14 @@ def test_a_burst_costs_its_submitter_one_wake_up(monkeypatch: pytest.MonkeyPatch
     pool.close()
 
 
-def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refusal", [RuntimeError("can't start new thread"), MemoryError()])
+def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch, refusal: Exception) -> None:
     pool = WorkerPool("test-pool", unpinned(2))
     executor = _executor(pool)
     queue, fence = LocalQueue(executor, Profiler()), Fence([(Semaphore(), 1)])
 
     def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+        raise refusal
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)

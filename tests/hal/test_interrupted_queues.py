@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from jitree.base.finalizers import start_thread
-from jitree.errors import CancelledError, StatusCode, StatusError
+from jitree.errors import CancelledError, ResourceExhaustedError, StatusCode, StatusError
 from jitree.hal.fence import Fence
 from jitree.hal.local.interrupts import require_going_on, this_thread
 from jitree.hal.local.operation import Operation
@@ -308,6 +309,30 @@ def test_an_interrupted_submission_leaves_nothing_behind() -> None:
             assert not queue.announced and not queue.waiting_count
             places += 1
     assert places > 5
+
+
+def test_where_no_thread_starts_beside_an_event_loop_the_signal_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who waited for it was never told; who submitted it got a RuntimeError."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def submit() -> None:
+        first.signal()
+        with pytest.raises(ResourceExhaustedError, match="cannot start a thread"):
+            queue.submit("work", None, last, bool, WAITS)
+
+    queue = LocalQueue(CallerExecutor(), Profiler())
+    first, done, last = (Fence([(Semaphore(), 1)]) for _ in range(3))
+    queue.submit("work", first, done, bool, WAITS)
+    with monkeypatch.context() as patch:
+        patch.setattr("jitree.hal.local.queue.start_thread", refused)
+        asyncio.run(submit())
+    assert done.query() == StatusCode.RESOURCE_EXHAUSTED and not queue.announced
+    queue.submit("work", None, last, bool, WAITS)
+    assert last.wait(TIMEOUT) == StatusCode.OK
 
 
 class IdleTeam:

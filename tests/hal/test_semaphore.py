@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from _thread import interrupt_main
 from collections.abc import Callable
 from functools import partial
+from weakref import ref
 
 import pytest
 
@@ -367,3 +369,19 @@ def test_an_interrupted_removal_is_no_endless_search() -> None:
     semaphore.on_reached(2, lambda failure: called.append(3))
     semaphore.advance(2)
     assert called == [2, 3] and not semaphore._timepoints
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupted_wait_leaves_nothing_with_the_scope() -> None:
+    """What it waited for, and so a device, lived until the thread was in another scope (turns:37456)."""
+    places = 0
+    for interruption in interruptions(0):
+        semaphore, scope = Semaphore(), Scope()
+        with scope:
+            interruption.during(partial(semaphore.wait, 1, 0.001))
+            kept = ref(semaphore)
+            del semaphore
+            gc.collect()
+            assert kept() is None or interruption.was_none
+        places += 1
+    assert places > 5

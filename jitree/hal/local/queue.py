@@ -28,7 +28,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base import cancel_scopes
 from jitree.base.finalizers import SharedWeakSet, brief_guard, end_each, start_thread
-from jitree.errors import CancelledError, FailedPreconditionError, StatusError, again
+from jitree.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    ResourceExhaustedError,
+    StatusError,
+    again,
+    pass_interruption,
+)
 from jitree.hal.fence import COMES_AFTER, Fence, check_fences
 from jitree.hal.local.interrupts import this_thread
 from jitree.hal.local.operation import Operation
@@ -227,17 +234,23 @@ class CallerExecutor:
         if operation.cost != WAITS or not cancel_scopes.runs_here():
             return operation.execute()
         operation.announce()
-        self._start_apart(operation)
+        try:
+            self._start_apart(operation)
+        except StatusError:
+            operation.settle()
+            raise
         return None
 
     def start_deferred(self, operation: Operation) -> None:
-        if operation.cost == WAITS and cancel_scopes.runs_here():
-            self._start_apart(operation)
-        else:
+        if operation.cost != WAITS or not cancel_scopes.runs_here():
             run_on_this_thread(operation)
+            return
+        try:
+            self._start_apart(operation)
+        except StatusError as error:
+            operation.cancel(error)
 
     def _start_apart(self, operation: Operation) -> None:
-
         waiter = self._waiter
         if waiter is None or waiter.process != os.getpid():
             waiter = self._waiter = Waiter()
@@ -260,10 +273,16 @@ class Waiter:
         """A forked child needs another one: it does not have the thread."""
 
     def add(self, operation: Waiting) -> None:
+        """Has an operation run. RESOURCE_EXHAUSTED where there is no thread and the system gives none."""
         with self._lock:
             self._operations.append(operation)
-            if self._thread is None:
-                self._start()
+            try:
+                if self._thread is None:
+                    self._start()
+            except (RuntimeError, MemoryError) as error:
+                pass_interruption(error)
+                self._operations.remove(operation)
+                raise ResourceExhaustedError(f"cannot start a thread: {error}") from error
 
     def _start(self) -> None:
         """Starts the thread; the caller has the lock. A signal's handler may raise after any call."""

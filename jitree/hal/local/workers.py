@@ -119,7 +119,7 @@ class _Shared:
             self.threads[place] = thread
         try:
             start_thread(thread)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             errors.pass_interruption(error)
             with self.lock:
                 del self.threads[place]
@@ -167,7 +167,7 @@ class _Shared:
         """RESOURCE_EXHAUSTED where there is no thread and the system gives none, or no descriptor."""
         try:
             self._start_parking(place, processor, Parking())
-        except (RuntimeError, OSError) as error:
+        except (RuntimeError, MemoryError, OSError) as error:
             errors.pass_interruption(error)
             if not self.threads:
                 raise errors.ResourceExhaustedError(f"{self.name}: cannot start a thread: {error}") from error
