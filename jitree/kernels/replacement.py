@@ -11,9 +11,11 @@ import numpy as np
 
 from jitree import errors
 from jitree.base.arguments import shown
+from jitree.base.memory import note_native
 from jitree.hal.executable import Executable, LocalExecutable
 from jitree.kernels.kernel import Kernel
 from jitree.kernels.local import LocalKernel
+from jitree.modules.hal.constant_stores import may_store_to_constants
 from jitree.observe.taps import near
 from jitree.observe.tolerance import EXACT, Tolerance, tolerance
 from jitree.regs.memory import address_of
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from jitree.base.elements import Bytes
     from jitree.dispatch.context import Context
     from jitree.hal.device import Device
+    from jitree.hal.executable import ExecutableLoader
     from jitree.kernels.cuda import CudaLaunches
 
 
@@ -83,16 +86,28 @@ class Replacements:
                     f"replace: {name} is replaced already, by '{other.kernel.name}'; undo that first"
                 )
 
-    def functions(self) -> Iterator[tuple[Executable, int, str, str]]:
-        """(executable, ordinal, ``module.name``, ``name``) of all dispatches that the modules have."""
+    def note_stores(self) -> None:
+        """Gives up copies of constants, where a dispatch stores to some: a kernel of the user in its place
+        does so without a word."""
+        for executable, loaders in self._executables():
+            parameters = executable.parameters
+            if parameters is not None and may_store_to_constants(self.context.modules, loaders):
+                note_native(parameters.data)
+
+    def _executables(self) -> Iterator[tuple[Executable, Sequence[ExecutableLoader]]]:
+        """Those that the modules have, with the loaders of their devices."""
         for device in self.devices:
             for executable in device.executables:
-                if not self.context.table.address_of(executable):
-                    continue
-                module = self._module_of(executable)
-                for ordinal in range(executable.function_count):
-                    name = executable.function_name(ordinal)
-                    yield executable, ordinal, f"{module}.{name}", name
+                if self.context.table.address_of(executable):
+                    yield executable, device.loaders
+
+    def functions(self) -> Iterator[tuple[Executable, int, str, str]]:
+        """(executable, ordinal, ``module.name``, ``name``) of all dispatches that the modules have."""
+        for executable, _ in self._executables():
+            module = self._module_of(executable)
+            for ordinal in range(executable.function_count):
+                name = executable.function_name(ordinal)
+                yield executable, ordinal, f"{module}.{name}", name
 
     def _module_of(self, executable: Executable) -> str:
         """The name of the module that has the bytes of an executable; empty if it is not known."""
@@ -173,6 +188,8 @@ class ReplacedDispatches(Replacement):
         try:
             for functions in self._meant():
                 self._replace(functions)
+            if any(isinstance(kernel, LocalKernel) for kernel in self._kernels):
+                self._owner.note_stores()
         except BaseException:
             self._restore(self.replaced - before, self._kernels[begun:])
             self.replaced = before

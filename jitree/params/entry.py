@@ -151,7 +151,7 @@ def tensor_type(metadata: bytes) -> TensorType | None:
             return None
         shape = tuple(int(dimension) for dimension in fields["shape"])
         return TensorType(shape, element_called(str(fields["dtype"])))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         pass_interruption(error)
         return None  # a text for people; nothing depends on it
 
@@ -162,7 +162,7 @@ def element_called(name: str) -> ElementType | str:
         return BY_NAME[name]
     try:
         return element_type_of(np.dtype(name)) or name
-    except TypeError as error:
+    except (TypeError, ValueError, SyntaxError) as error:  # numpy evaluates parts of it as Python literals
         pass_interruption(error)
         return name
 
@@ -209,7 +209,7 @@ class ParameterFile:
         """Maps a file. NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE as the system says, INVALID_ARGUMENT for
         what is no file, all naming the path."""
         try:
-            self.name = os.fspath(path)
+            self.name = os.fsdecode(path)
         except TypeError as error:
             errors.pass_interruption(error)
             raise errors.InvalidArgumentError(f"expected a path but got a {type(path).__name__}") from None

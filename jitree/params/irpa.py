@@ -47,6 +47,8 @@ DEFAULT_ALIGNMENT: Final = 64
 _FILE_ALIGNMENT: Final = 4096
 """What the length of the file is a multiple of: whole pages can be mapped."""
 _PATTERN_ROOM: Final = 16
+_MOST_SHARED: Final = 16
+"""How often the bytes of a file may be read on average, as entries, names and metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,24 @@ class _Tables:
     storage: tuple[int, int]
 
 
+class _Claims:
+    """Counts what tables claim: those that share bytes make much of a small file, and take long."""
+
+    def __init__(self, size: int) -> None:
+        """``size``: bytes of the file."""
+        self._size = size
+        self._claimed = 0
+
+    def add(self, length: int) -> None:
+        """OUT_OF_RANGE for too many bytes in all."""
+        self._claimed += length
+        if self._claimed > _MOST_SHARED * self._size:
+            raise errors.OutOfRangeError(
+                f"entries, names and metadata claim more than {_MOST_SHARED} times the {self._size} bytes of "
+                "the file: they overlap; it is damaged"
+            )
+
+
 def read(file: ParameterFile) -> list[ParameterEntry]:
     """All entries of all linked headers, in order.
 
@@ -66,11 +86,11 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
     file that was cut short or that is not consistent in itself.
     """
     entries: list[ParameterEntry] = []
-    base = 0
+    claims, base = _Claims(len(file.view)), 0
     while True:
         following = _check_prefix(file.view, base)
         tables = _read_header(file.view, base)
-        entries += _read_entries(file, tables)
+        entries += _read_entries(file, tables, claims)
         if not following:
             return entries
         base += following
@@ -112,7 +132,7 @@ def _read_header(view: memoryview, base: int) -> _Tables:
     return _Tables(count, *ranges)
 
 
-def _read_entries(file: ParameterFile, tables: _Tables) -> list[ParameterEntry]:
+def _read_entries(file: ParameterFile, tables: _Tables, claims: _Claims) -> list[ParameterEntry]:
     entries = []
     position, remaining = tables.entries
     for number in range(tables.entry_count):
@@ -131,6 +151,7 @@ def _read_entries(file: ParameterFile, tables: _Tables) -> list[ParameterEntry]:
                 f"the name of entry {number} is not UTF-8: {bytes(name)!r}"
             ) from None
         metadata = bytes(_metadata(file.view, tables, f"metadata of parameter '{key}'", *references[2:]))
+        claims.add(size + len(name) + len(metadata))
         if kind == SPLAT_TYPE:
             entries.append(_splat(file.view, position, size, key, metadata))
         elif kind == DATA_TYPE:
@@ -225,7 +246,7 @@ def plan(
     _check_unique(everything)
     sizes = [ENTRY.size + (SPLAT if entry.key in in_table else DATA).size for entry in everything]
     table_length = sum(_aligned(size, ENTRY_ALIGNMENT) for size in sizes[:-1]) + sum(sizes[-1:])
-    names = [entry.key.encode() for entry in everything]
+    names = [_name(entry.key) for entry in everything]
     metadata_start = _aligned(HEADER.size, ENTRY_ALIGNMENT) + table_length
     metadata = b"".join(name + entry.metadata for name, entry in zip(names, everything, strict=True))
     stored = len(in_table) < len(everything)
@@ -309,6 +330,13 @@ def _write_storage(file: BinaryIO, layout: ArchiveLayout, start: int) -> None:
     file.truncate(start + layout.size)
     if told is not None:
         told.report("writing parameters", layout.size, layout.size, "bytes")
+
+
+def _name(key: str) -> bytes:
+    try:
+        return key.encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidArgumentError(f"parameter {key!r}: archives have names of UTF-8 only") from None
 
 
 def _check_unique(entries: Sequence[ParameterEntry]) -> None:

@@ -29,6 +29,8 @@ _HEADER_BYTES: Final = 1 << 16
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 """What begins a zip member: signature, length of the name, length of the extra field."""
 _SUFFIX: Final = ".npy"
+_MOST_BYTES: Final = 1 << 63
+"""Of the elements of an array: no array has as many."""
 
 
 DAMAGE: Final = (
@@ -101,6 +103,8 @@ class _Header(NamedTuple):
 
     def convert(self, data: memoryview) -> memoryview:
         """The elements as programs want them."""
+        if not data:  # numpy makes no array of elements without bytes
+            return data
         order = "F" if self.fortran_order else "C"
         array = np.frombuffer(data, self.dtype).reshape(self.shape, order=order)  # type: ignore[call-overload]
         native = np.ascontiguousarray(array.astype(self.dtype.newbyteorder("=")))
@@ -118,7 +122,7 @@ class _Converted(Storage):
         self._lock = guard()
 
     def contents(self) -> memoryview:
-        with self._lock:
+        with self._lock, errors.memory_errors("reading the elements of a parameter"):
             if self._bytes is None:
                 self._bytes = self._make()
             return self._bytes
@@ -213,7 +217,9 @@ def _read_header(start: bytes) -> _Header:
         raise errors.UnimplementedError(f"arrays of Python objects ({dtype}) are not read")
     if any(dimension < 0 for dimension in shape):
         raise errors.InvalidArgumentError(f"no numpy array: shape {shape}")
-    return _Header(tuple(shape), fortran_order, dtype, whole.tell())
+    if dtype.subdtype is not None or math.prod(shape) * dtype.itemsize >= _MOST_BYTES:
+        raise errors.InvalidArgumentError(f"no numpy array: {shape} of {dtype}")
+    return _Header(tuple(map(int, shape)), fortran_order, dtype, whole.tell())
 
 
 class _ViewReader(io.RawIOBase):

@@ -18,6 +18,10 @@ _LENGTH: Final = struct.Struct("<Q")
 _MAXIMUM_HEADER: Final = 100_000_000
 """Bytes, as the reference implementation has it."""
 _METADATA_KEY: Final = "__metadata__"
+_MAXIMUM_RANK: Final = 64
+"""numpy has no more; products of very many sizes take hours."""
+_MOST: Final = 1 << 63
+"""Numbers are below it."""
 
 _ELEMENTS: Final = {
     "BOOL": "i1", "U8": "ui8", "I8": "si8", "U16": "ui16", "I16": "si16", "U32": "ui32", "I32": "si32",
@@ -83,8 +87,14 @@ def _entry(file: ParameterFile, start: int, key: str, fields: Any) -> ParameterE
             f"parameter '{key}': the header must state dtype, shape and data_offsets [begin, end]"
         ) from None
     numbers = (*shape, begin, end)
-    if not all(type(number) is int and number >= 0 for number in numbers) or not isinstance(dtype, str):
+    if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or not isinstance(
+        dtype, str
+    ):
         raise InvalidArgumentError(f"parameter '{key}': shape and data_offsets must be positive integers")
+    if len(shape) > _MAXIMUM_RANK:
+        raise InvalidArgumentError(
+            f"parameter '{key}' claims {len(shape)} dimensions; at most {_MAXIMUM_RANK}"
+        )
     if begin > end or end > len(file.view) - start:
         raise OutOfRangeError(
             f"parameter '{key}' claims bytes {begin} to {end} of the data, which has "

@@ -49,8 +49,8 @@ SLOT_SIZE = size_of(ListSlot)
 MEMMOVE = 8 * LIBRARY_FUNCTIONS.index("memmove")
 MEMCMP = 8 * LIBRARY_FUNCTIONS.index("memcmp")
 LONG_RANGE = 4 << 20
-"""Bytes. What is longer is left to Python, which looks between parts whether the call is to end. Not in
-kernels: a workgroup that leaves machine code goes on on the VM."""
+"""Bytes. What is longer is left to Python, which looks between parts whether the call is to end. In kernels
+machine code looks itself: a workgroup that leaves it goes on on the VM."""
 FILL_CHUNK = 4096
 """A fill copies what it has written so far, at most this much at a time: the source stays in cache."""
 
@@ -157,15 +157,26 @@ def buffer_fill(
             chunk = length - written
         call(load64(state.math + MEMMOVE), start + written, start, chunk)
         written += chunk
+        if written < length and written & (LONG_RANGE - 1) == 0 and look(state):
+            return False
     return True
 
 
 def buffer_copy(
     state: MachineState, source: int, size: int, offset: int, target: int, room: int, into: int, length: int
 ) -> bool:
+    """In kernels long ranges that overlap are left to Python, too: it copies all again where this ends."""
     if not has_range(size, offset, length) or not has_range(room, into, length) or is_long(state, length):
         return False
-    call(load64(state.math + MEMMOVE), target + into, source + offset, length)
+    start, place = source + offset, target + into
+    if length > LONG_RANGE and start < place + length and place < start + length:
+        return False
+    while length > LONG_RANGE:
+        call(load64(state.math + MEMMOVE), place, start, LONG_RANGE)
+        start, place, length = start + LONG_RANGE, place + LONG_RANGE, length - LONG_RANGE
+        if look(state):
+            return False
+    call(load64(state.math + MEMMOVE), place, start, length)
     return True
 
 
@@ -178,8 +189,14 @@ def buffer_compare(
         return -1
     if is_long(state, length):
         return -1
-    different = call_int(load64(state.math + MEMCMP), lhs + lhs_offset, rhs + rhs_offset, length)
-    return 1 if different == 0 else 0
+    left, right = lhs + lhs_offset, rhs + rhs_offset
+    while length > LONG_RANGE:
+        if call_int(load64(state.math + MEMCMP), left, right, LONG_RANGE) != 0:
+            return 0
+        left, right, length = left + LONG_RANGE, right + LONG_RANGE, length - LONG_RANGE
+        if look(state):
+            return -1
+    return 1 if call_int(load64(state.math + MEMCMP), left, right, length) == 0 else 0
 
 
 CALLED = (

@@ -22,7 +22,7 @@ def ending_inside(name: str, work: Callable[[], object], ending: Callable[[], ob
 
     def collecting(phase: str, info: dict[str, Any]) -> None:
         nonlocal is_ending
-        if phase != "start" or is_ending or threading.current_thread() is not thread:
+        if phase != "start" or is_ending or threading.get_ident() != thread.ident:
             return
         frame, names = sys._getframe(1), list[str]()
         while frame is not None and len(names) < _DEPTH:

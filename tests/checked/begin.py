@@ -48,6 +48,12 @@ def let_only(block: np.ndarray[Any, Any], places: Iterable[int], length: int) ->
             memory.allow(block.ctypes.data + place, length)
 
 
+def let(address: int, size: int) -> None:
+    """Lets code access memory that a test has put back."""
+    if _begun:
+        memory.allow(address, size)
+
+
 def report_to(descriptor: int) -> None:
     """Has the report written to a file that ends this process."""
     if _begun and memory.GOES_ON not in os.environ:

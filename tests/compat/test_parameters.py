@@ -122,3 +122,6 @@ def test_results_follow_their_descriptions() -> None:
         invoker(Recorder(3, 4), [], ["i32"])()
     with pytest.raises(RuntimeError, match="not valid JSON"):
         Abi.read("{")
+    for text in ("[" * 100_000, '{"a": [["named"]], "r": []}', '{"a": [["named", {}, 1]], "r": []}'):
+        with pytest.raises(RuntimeError, match=r"not valid JSON|Malformed function reflection"):
+            Abi.read(text)

@@ -21,6 +21,16 @@ def device() -> Any:
     return rt.get_device("local-sync")
 
 
+def test_zeros_into_memory_that_is_only_read() -> None:
+    room = np.ones(128, np.uint8)
+    memory = room[-room.ctypes.data % 64 :][:64]
+    memory.flags.writeable = False
+    buffer = device().allocator.import_host_allocation(memory, rt.MemoryType.DEVICE_LOCAL, 0)
+    with pytest.raises(RuntimeError, match="PERMISSION_DENIED; fill_zero: a buffer that is read-only"):
+        buffer.fill_zero(0, 8)
+    assert memory.all()
+
+
 def test_a_list_holds_values_of_any_type() -> None:
     inner = rt.VmVariantList(1)
     inner.push_int(3)

@@ -151,8 +151,8 @@ def test_an_array_that_gets_the_place_of_a_result(session: Session, add: Any) ->
 
 
 def test_functions_that_share_a_record(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more results than there are records for."""
-    monkeypatch.setattr(handle_owners, "MOST_AHEAD", 1)
+    """As with more results than there are records for, of which machine code looks at all."""
+    monkeypatch.setattr(handle_owners.Keeper, "ahead", lambda keeper: keeper._ahead.buffer_info()[0])
     x = session.to_device(X)
     add, shift = session.load(LENDING).add, session.load(STATELESS).shift
     pairs = ((partial(add, x, x), 2 * X), (partial(shift, x), 2 * X + 1))

@@ -17,6 +17,7 @@ from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.regs.access import retain
 from jitree.regs.layout import ENTRY, OWNER_CODE, STATE, Entry
 from jitree.vmfb.words import TAG_REF_COPY, TAG_REF_MOVE, TAG_VALUE32
+from tests.checked.begin import let
 
 ENTRIES = 4
 _STATE, _HANDLE_POOL = 0, 512
@@ -52,7 +53,9 @@ class Memory:
         return ctypes.string_at(self.base, _SIZE)
 
     def restore(self, data: bytes) -> None:
+        """Puts back what was there, with entries that have been freed since."""
         ctypes.memmove(self.base, data, _SIZE)
+        let(self.base, _SIZE)
 
     def registers(self, *refs: Entry) -> None:
         for number, entry in enumerate(refs):

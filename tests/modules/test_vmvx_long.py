@@ -57,6 +57,29 @@ def test_parts_give_the_same_bits(shape: tuple[int, ...], most: int, monkeypatch
         assert bytes(parted[6]) == bytes(whole[6])
 
 
+@pytest.mark.parametrize("shape", [(30, 40, 0, 8, 8, 1), (30, 40, 3, 8, 8, 0), (30, 40, 0, 3, 5, 2)])
+@pytest.mark.parametrize("flags", [1, 2, 0x101])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_products_of_nothing_are_zeros_in_parts(
+    shape: tuple[int, ...], flags: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They took as long as the memory that they cleared, at once."""
+    looks = list[None]()
+    monkeypatch.setattr(long_products, "require_going_on", lambda: looks.append(None))
+    most = "MOST_COMPILED" if compiled else "MOST_IN_PYTHON"
+    monkeypatch.setattr(long_products, most, 1 << 12)
+    if not compiled:
+        monkeypatch.setattr(kernels, "address", lambda name, cconv: None)
+    image.wait(kernels.RECIPE)
+    given = operands(*shape, flags)
+    before = bytes(given[6])
+    kernel = in_python()["mmt4d", CCONV]
+    assert not call("mmt4d", kernel, CCONV, given), "it is long"
+    long_products.compute("mmt4d", kernel, CCONV, given)
+    zeros = before if flags & 0x100 else bytes(8) + bytes(len(before) - 12) + before[-4:]
+    assert bytes(given[6])[8:] == zeros[8:] and len(looks) >= 10
+
+
 def test_machine_code_gets_whole_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight bytes for each were written beyond."""
     sizes: list[int] = []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import random
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, UnimplementedError
+from jitree.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+    StatusError,
+    UnimplementedError,
+)
 from jitree.params import ParameterIndex
 from tests.params.archives import content, gguf, gguf_string, gguf_tensor, load, safetensors
 
@@ -65,6 +73,9 @@ def test_safetensors(tmp_path: Path) -> None:
         ({"w": {**TENSOR, "data_offsets": [8, 32]}}, "parameter 'w' claims bytes 8 to 32"),
         ({"w": {**TENSOR, "data_offsets": [24, 0]}}, "parameter 'w' claims bytes 24 to 0"),
         ({"w": TENSOR, "v": {**TENSOR, "data_offsets": [4, 28]}}, "'w' and 'v' overlap"),
+        ({"w": {**TENSOR, "shape": [10**4000, 10**4000]}}, "parameter 'w': shape and data_offsets"),
+        ({"w": {**TENSOR, "data_offsets": [0, 10**4000]}}, "parameter 'w': shape and data_offsets"),
+        ({"w": {**TENSOR, "shape": [10**18] * 100_000}}, "parameter 'w' claims 100000 dimensions"),
     ],
 )  # fmt: skip
 def test_bad_safetensors(tmp_path: Path, header: Any, says: str) -> None:
@@ -177,6 +188,13 @@ def test_bad_npy(tmp_path: Path) -> None:
     refused(path, whole.replace(b"(2, 3)", b"(9, 9)"), "elements is out of range")
     refused(path, whole.replace(b"(2, 3)", b"(-2,3)"), "shape")
     refused(path, whole.replace(b"'<f4'", b"'nop'"), "no numpy array")
+    nines = b"9" * 4000
+    wide = np.lib.format.magic(2, 0) + struct.pack("<I", 9000)
+    for head in (
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s, %s)}" % (nines, nines),
+        b"{'descr': ('<f4', (2,)), 'fortran_order': True, 'shape': (2, 2)}",
+    ):
+        refused(path, wide + head.ljust(8999) + b"\n" + bytes(99), "no numpy array")
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     refused(path, path.read_bytes(), "Python objects")
 
@@ -194,9 +212,28 @@ def test_bad_npz(tmp_path: Path) -> None:
         load(path)["w"].contents()
 
 
-def test_npz_with_something_else(tmp_path: Path) -> None:
-    import zipfile
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_elements_without_bytes(tmp_path: Path, compression: int) -> None:
+    """numpy writes such arrays, and makes none of no bytes."""
+    file = io.BytesIO()
+    np.save(file, np.asfortranarray(np.empty((2, 3), "V0")))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", compression) as archive:
+        archive.writestr("a.npy", file.getvalue())
+    assert content(load(tmp_path / "a.npz")["a"]) == b""
 
+
+def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*arguments: object) -> bytes:
+        raise MemoryError
+
+    np.savez_compressed(tmp_path / "a.npz", w=W)
+    entry = load(tmp_path / "a.npz")["w"]
+    monkeypatch.setattr(zipfile.ZipFile, "read", read)
+    with pytest.raises(ResourceExhaustedError, match="reading the elements of a parameter"):
+        entry.contents()
+
+
+def test_npz_with_something_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("readme.txt", "hello")
     with pytest.raises(InvalidArgumentError, match=r"'readme.txt' in the archive is no numpy array"):

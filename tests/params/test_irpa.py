@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from collections.abc import Callable
@@ -13,7 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitree.errors import AlreadyExistsError, InvalidArgumentError, StatusError, UnavailableError
+from jitree.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    StatusError,
+    UnavailableError,
+)
 from jitree.params import Mode, ParameterIndex, irpa, splat_entry
 from jitree.params.irpa import plan, write
 from jitree.params.provider import array_entry
@@ -148,6 +155,57 @@ def test_damaged_archives_are_refused(archive: Path, damage: Damage, says: str) 
     with pytest.raises(StatusError) as failure:
         load(archive)
     assert says in str(failure.value) and str(archive) in str(failure.value)
+
+
+def many(tables: int, entries: int, text: int) -> bytes:
+    """So many headers with one table of so many patterns, all of which have the same metadata."""
+    size = irpa.ENTRY.size + irpa.SPLAT.size
+    step, first = size + -size % 16, 112 * tables
+    names = first + step * entries
+    table = b"".join(
+        irpa.ENTRY.pack(size, irpa.SPLAT_TYPE, 0, 8 * number, 8, 0, text, 0)
+        + irpa.SPLAT.pack(4, b"abcd".ljust(16, b"\0"), 4).ljust(step - irpa.ENTRY.size, b"\0")
+        for number in range(entries)
+    )
+    headers = b"".join(
+        irpa.HEADER.pack(
+            irpa.MAGIC, 0, 0, irpa.HEADER.size, 112 if at < first - 112 else 0, 0,
+            entries, first - at, len(table), names - at, max(8 * entries, text), 0, 0,
+        ).ljust(112, b"\0")
+        for at in range(0, first, 112)
+    )  # fmt: skip
+    keys = b"".join(b"%08d" % number for number in range(entries))
+    return headers + table + keys.ljust(text, b"x")
+
+
+@pytest.mark.parametrize("numbers", [(40, 40, 0), (1, 60, 1 << 16), (60, 1, 1 << 16)])
+def test_small_files_that_claim_much(tmp_path: Path, numbers: tuple[int, int, int]) -> None:
+    """Tables and texts that are said many times made an archive of a megabyte take gigabytes."""
+    path = tmp_path / "a.irpa"
+    path.write_bytes(many(*numbers))
+    with pytest.raises(OutOfRangeError, match="claim more than 16 times the"):
+        load(path)
+    path.write_bytes(many(1, 40, 100))
+    assert [entry.metadata for entry in load(path).values()] == 40 * [path.read_bytes()[-320:][:100]]
+
+
+@pytest.mark.parametrize("text", ['{"shape": [1e999]', '{"shape": [1]'])
+@pytest.mark.parametrize("element", ["f32", "(2f4,f4", "f4,(2", "V-1", "\0"])
+def test_metadata_that_numpy_or_python_cannot_read(tmp_path: Path, text: str, element: str) -> None:
+    """They say nothing about the elements, and the archive is read."""
+    described = f'TENSORv0:{text}, "type": "Tensor", "dtype": {json.dumps(element)}}}'.encode()
+    write(tmp_path / "a.irpa", plan([splat_entry("s", b"\1", 4, described)]))
+    entry = load(tmp_path / "a.irpa")["s"]
+    assert content(entry) == 4 * b"\1" and (entry.tensor is None) is ("e999" in text)
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'\\ud800': archives have names of UTF-8 only"):
+        plan([splat_entry("\ud800", b"\1", 4)])
+
+
+def test_paths_of_bytes(archive: Path) -> None:
+    assert list(load(os.fsencode(archive))) == ["s", "w", "b"]  # type: ignore[arg-type]
 
 
 @given(st.data())

@@ -187,6 +187,14 @@ TESTS = {
     "An interrupt while machine code got memory": [
         "modules/test_hal_refilling.py::test_an_interrupt_while_arenas_are_made"
     ],
+    "as one instruction fills, copies or compares": [
+        "loaders/vmvx/test_long_ranges.py::test_they_end_between_parts",
+        "modules/test_vmvx_long.py::test_products_of_nothing_are_zeros_in_parts",
+    ],
+    "A parameter archive (irpa) of a megabyte": [
+        "params/test_irpa.py::test_small_files_that_claim_much",
+        "params/test_formats.py::test_bad_safetensors",
+    ],
     "A finalizer of the caller's that called a session": [
         "regs/test_handles.py::test_a_finalizer_that_drops_references_while_some_are_dropped"
     ],

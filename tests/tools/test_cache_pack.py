@@ -156,7 +156,7 @@ def test_the_exact_processor_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def changed(data: bytes, kind: str) -> bytes:
-    middle = len(data) // 2
+    first = contents._HEADER.size + contents._HEADER.unpack_from(data)[-1]
     return {
         "empty": b"",
         "foreign": (ROOT / "examples" / "digits" / "digits.vmvx.vmfb").read_bytes(),
@@ -166,7 +166,7 @@ def changed(data: bytes, kind: str) -> bytes:
         "cut in an image": data[:-100],
         "index": data[:300] + bytes([data[300] ^ 1]) + data[301:],
         "size of the index": data[:40] + b"\xff\xff\xff\xff" + data[44:],
-        "image": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+        "images": data[:first] + bytes(byte ^ 1 for byte in data[first:]),  # others may be in the process
     }[kind]
 
 
@@ -179,7 +179,7 @@ REASONS = {
     "cut in an image": "cut off",
     "index": "damaged, cut off",
     "size of the index": "damaged, cut off",
-    "image": "a part of it is damaged",
+    "images": "a part of it is damaged",
 }
 
 
@@ -191,13 +191,12 @@ def test_damage_is_a_line_and_the_usual_way(made: Path, tmp_path: Path, kind: st
 
 
 def refused(path: Path, reason: str, **options: object) -> None:
-    """The result is there, and one warning that says why a pack is not used."""
+    """The result is there, and a warning that says why a pack is not used: of several parts the same one."""
     with warnings.catch_warnings(record=True) as caught, jitree.Session("local-sync", tier="auto") as session:
         warnings.simplefilter("always")
         assert classified(session, compiled=path, **options).shape == (10,)
-    texts = [str(item.message) for item in caught if str(path) in str(item.message)]
-    assert len(texts) == 1 and reason in texts[0] and "\n" not in texts[0], texts
-    assert "`jitree cache pack` makes that anew" in texts[0]
+    (text,) = {str(item.message) for item in caught if str(path) in str(item.message)}
+    assert reason in text and "\n" not in text and "`jitree cache pack` makes that anew" in text
 
 
 @pytest.mark.parametrize("position", range(0, 3000, 97))
@@ -352,7 +351,7 @@ def test_what_cannot_be_written(tmp_path: Path, made: Path, monkeypatch: pytest.
     (tmp_path / "folder.jit").mkdir()
     outcome = command("cache", "pack", DIGITS, "-o", tmp_path / "folder.jit")
     assert outcome.code == 1 and "cannot write" in outcome.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["folder.jit"]
+    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"folder.jit"}
 
 
 def test_a_bound_of_the_cache_bounds_no_pack(

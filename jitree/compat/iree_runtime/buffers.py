@@ -27,7 +27,12 @@ from jitree.compat.iree_runtime.arguments import (
     something,
     takes,
 )
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    PermissionDeniedError,
+)
 from jitree.hal import enums
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.fence import Fence
@@ -296,7 +301,10 @@ class HalBuffer(Reference):
     def fill_zero(self, byte_offset: int, byte_length: int) -> None:
         """OUT_OF_RANGE outside of the buffer, PERMISSION_DENIED where the host cannot write."""
         length = self.raw.range(byte_offset, byte_length)
-        self.raw.host_array()[byte_offset : byte_offset + length] = 0
+        memory = self.raw.host_array()
+        if not memory.flags.writeable:
+            raise PermissionDeniedError(f"fill_zero: a buffer that is read-only: {described(self.raw)}")
+        memory[byte_offset : byte_offset + length] = 0
 
     def map(self) -> MappedMemory:
         return MappedMemory(self.raw)

@@ -21,7 +21,7 @@ from jitree.compat.iree_runtime.buffers import HalBufferView, VmVariantList
 from jitree.compat.iree_runtime.dtypes import BufferUsage, MemoryType, map_abi_type_to_dtype_info
 from jitree.compat.iree_runtime.hal import HalDevice, a_device
 from jitree.compat.iree_runtime.vm import VmContext, VmFunction
-from jitree.errors import has_attribute, is_interruption
+from jitree.errors import has_attribute, is_interruption, pass_interruption
 from jitree.hal.buffer import BufferView
 from jitree.regs.buffer import VmBuffer as VmBytes
 
@@ -53,13 +53,18 @@ class Abi:
         """RuntimeError for text that is no such JSON."""
         try:
             content = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise RuntimeError(f"Reflection metadata is not valid JSON: {text}") from error
+        except (json.JSONDecodeError, RecursionError) as error:
+            pass_interruption(error)
+            raise RuntimeError(f"Reflection metadata is not valid JSON: {text[:1000]}") from error
         if not isinstance(content, dict) or not {"a", "r"} <= content.keys():
             raise RuntimeError(f"Malformed function reflection metadata: {text}")
         if not isinstance(content["a"], list) or not isinstance(content["r"], list):
             raise RuntimeError(f"Malformed function reflection metadata structure: {text}")
-        return cls(content["a"], content["r"])
+        try:
+            return cls(content["a"], content["r"])
+        except (IndexError, KeyError, TypeError) as error:  # of a named argument
+            pass_interruption(error)
+            raise RuntimeError(f"Malformed function reflection metadata: {text}") from error
 
     @property
     def has_inlined_results(self) -> bool:

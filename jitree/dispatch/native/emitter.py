@@ -18,7 +18,7 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import LLVM_TYPES, UNLIKELY, ModuleText, is_pure
 from jitree.dispatch.native import rows
-from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES, OWN_MEMORY
+from jitree.dispatch.native.prelude import CONTEXT, ENTRIES, FIXED, FRAMES
 from jitree.dispatch.native.reading import BINDINGS
 from jitree.dispatch.native.rows import on_pointers
 from jitree.dispatch.native.site import CheckedText
@@ -395,7 +395,7 @@ class Emitter(CheckedText):
         empty, over, going_on = self.fresh("out_of_fuel"), self.fresh("out_of_time"), self.fresh("go")
         self.branch(self.let(f"icmp eq i64 {left}, 0"), empty, going_on, UNLIKELY)
         with self.aside(empty):
-            more = self.let(f"call fastcc i64 @vm.refuel_function(ptr %state){OWN_MEMORY}")
+            more = self.let("call fastcc i64 @vm.refuel_function(ptr %state)")
             self.set_fuel(more)
             self.branch(self.let(f"icmp sle i64 {more}, 0"), over, again or going_on)
         self.side_exit_block(over, instruction, self.registers, lambda: self.let(f"add i64 {more}, 1"))

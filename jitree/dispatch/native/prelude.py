@@ -35,8 +35,6 @@ ENTRIES: Final = ", !tbaa !22"
 FRAMES: Final = ", !tbaa !24"
 """Marks accesses to registers in memory."""
 SLOTS: Final = ", !tbaa !26"
-OWN_MEMORY: Final = " memory(argmem: readwrite, inaccessiblemem: readwrite)"
-"""Marks calls that change nothing but the state block."""
 FIXED: Final = ", !invariant.load !0"
 """Marks loads of what does not change as long as a function runs."""
 

@@ -120,7 +120,8 @@ def _multiply(kernel: Callable[..., int], cconv: str, arguments: Sequence[Any]) 
     """By machine code if it is too long for Python, too."""
     *_, m, n, k, tile_m, tile_n, tile_k, _ = arguments
     find = kernels.address("mmt4d", cconv)
-    address = find() if find is not None and m * n * k * tile_m * tile_n * tile_k > MOST_COMPILED else 0
+    work = m * n * max(k, 1) * tile_m * tile_n * max(tile_k, 1)
+    address = find() if find is not None and work > MOST_COMPILED else 0
     if address:
         call = _by_machine_code(address, cconv)
         for part in parts(arguments, MOST_COMPILED):
@@ -134,17 +135,17 @@ def parts(arguments: Sequence[Any], most: int) -> Iterator[tuple[Any, ...]]:
     """Cuts products into parts of so many numbers, with the same bits in order."""
     lhs, lhs_offset, lhs_stride, rhs, rhs_offset, rhs_stride, out, out_offset, out_stride, *sizes = arguments
     m, n, k, tile_m, tile_n, tile_k, flags = sizes
-    tile = tile_m * tile_n * tile_k
+    tile = tile_m * tile_n * max(tile_k, 1)
     if tile > most:
         raise ResourceExhaustedError(
             f"vmvx.mmt4d: tiles of {tile_m} x {tile_n} x {tile_k} are larger than are computed at once"
         )
-    depth = min(k, most // tile)
+    depth = max(min(k, most // tile), 1)
     columns = min(n, most // (tile * depth))
     rows = min(m, most // (tile * depth * columns))
     for i in range(0, m, rows):
         for j in range(0, n, columns):
-            for at in range(0, k, depth):
+            for at in range(0, max(k, 1), depth):  # once for zeros
                 require_going_on()
                 yield (
                     lhs, lhs_offset + i * lhs_stride + at * tile_m * tile_k, lhs_stride,

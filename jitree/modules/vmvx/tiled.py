@@ -278,7 +278,8 @@ def mmt4d(add_float: Step, add_integer: Step, most: int) -> Callable[..., int]:
             return status
         if tile_k == 0:
             k = 0
-        if product(product(m, n), product(product(whole, tile_k), k)) > most:
+        depth = product(greater(tile_k, 1), greater(k, 1))  # without any, zeros are stored
+        if product(product(m, n), product(whole, depth)) > most:
             return LONG
         accumulate = flags & ACCUMULATE
         lhs_address = lhs.address + width * lhs_offset

@@ -18,7 +18,7 @@ from jitree.codegen.ir_text import PURE, PURE_OTHERS, FunctionText, Iteration, l
 from jitree.dispatch.native import rows
 from jitree.dispatch.native.emitter import Emitter
 from jitree.dispatch.native.nests.structure import Level
-from jitree.dispatch.native.prelude import BYTES, OWN_MEMORY
+from jitree.dispatch.native.prelude import BYTES
 from jitree.dispatch.native.rows import on_pointers
 from jitree.dispatch.native.site import MUCH
 from jitree.dispatch.native.ssa import Block, SsaFunction, SsaLoop, Value, operand
@@ -439,6 +439,6 @@ class Looks:
 
     def _look(self) -> None:
         writer, going_on = self._writer, self._writer.fresh("going_on")
-        is_to_end = writer.let(f"call fastcc i1 @vm.look(ptr %state){OWN_MEMORY}")
+        is_to_end = writer.let("call fastcc i1 @vm.look(ptr %state)")
         writer.branch(is_to_end, writer.context.stopped(), going_on)
         writer.label(going_on)
