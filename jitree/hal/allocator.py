@@ -263,10 +263,8 @@ class LendingAllocator(Allocator):
         """A lent block that is not used any more. INVALID_ARGUMENT where no lent one begins."""
 
     @abc.abstractmethod
-    def allocation_over(
-        self, block: Block, length: int, memory_type: int, usage: int, release: Callable[[], object]
-    ) -> Allocation:
-        """The first bytes of a lent block, as Python knows memory."""
+    def allocation_over(self, block: Block, length: int, memory_type: int, usage: int) -> Allocation:
+        """The first bytes of a lent block, as Python knows memory. The caller says what its end does."""
 
     def forget(self, counts: Sequence[int]) -> None:
         """A borrower ends; its blocks live as long as they are used. INVALID_ARGUMENT for another number of
