@@ -221,8 +221,8 @@ class CudaAllocator(LendingAllocator):
     def statistics(self) -> AllocatorStatistics:
         with self._lock:
             self._collect()
-            result = self._accounting.snapshot()
-        return self._with_loans(result)
+            counts = tuple(self._accounting.counts)
+        return self._with_loans(counts)
 
     # Blocks that others hand out.
 

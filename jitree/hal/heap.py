@@ -273,8 +273,8 @@ class HeapAllocator(LendingAllocator):
     def statistics(self) -> AllocatorStatistics:
         with self._lock:
             self._collect()
-            result = self._accounting.snapshot()
-        return self._with_loans(result)
+            counts = tuple(self._accounting.counts)
+        return self._with_loans(counts)
 
     @property
     def allocated(self) -> int:
