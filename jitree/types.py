@@ -139,4 +139,4 @@ def format_shaped_type(shape: tuple[int, ...], row: ElementType) -> str:
 
 def is_packed(row: ElementType) -> bool:
     """Whether elements share bytes."""
-    return row.bits % 8 != 0
+    return row.code & 7 != 0

@@ -103,7 +103,7 @@ def registers_of_a_site(patched: pytest.MonkeyPatch) -> object:
 
 def registers_of_the_host(patched: pytest.MonkeyPatch) -> object:
     patched.setattr(function, "register_counts", stop)
-    return function.host_registers(parse("0i_i"))
+    return function.host_registers(function.register_slots(parse("0i_i")))
 
 
 def elements(patched: pytest.MonkeyPatch) -> object:

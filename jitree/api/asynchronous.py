@@ -17,6 +17,7 @@ from jitree.api.calls.tensor_packing import ArrayTransfer, pending_view
 from jitree.api.calls.waiting import await_work, await_work_async, give_up
 from jitree.api.function import Function
 from jitree.base.events import telling
+from jitree.dispatch.invocation import SUBMITTED
 from jitree.dispatch.session_lock import CANCELS
 from jitree.errors import StatusError, folded
 from jitree.hal.fence import COMES_AFTER, Fence
@@ -41,7 +42,10 @@ class AsynchronousFunction(Function):
         begun = self.invoker.gate[CANCELS]
         wait, signal, packed, _ = self._begin(arguments, named)
         try:
-            results = self._invoke([*packed, wait, signal])
+            try:
+                results = self._context.invoke(self._vm_function, [*packed, wait, signal])
+            except StatusError as error:
+                self._fail(error)
             try:
                 await_work(self.invoker, begun, signal, wait)
             except StatusError as error:
@@ -108,7 +112,7 @@ class AsynchronousFunction(Function):
         wait, signal, packed, earlier = self._begin(arguments, named)
         try:
             try:
-                results = self._context.submit(self._vm_function, [*packed, wait, signal])
+                results = self._context.invoke(self._vm_function, [*packed, wait, signal], SUBMITTED)
             except StatusError as error:
                 self._fail(error)
             if not self._is_settled:

@@ -96,8 +96,8 @@ class Function(Remade):
     """
 
     __slots__ = (
-        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_event", "_is_settled",
-        "_order", "_prepared", "_session", "_storing", "_updates", "_vm_function", "devices",
+        "__weakref__", "_argument_count", "_calls", "_context", "_device", "_direct", "_event", "_has_rest",
+        "_is_settled", "_order", "_prepared", "_session", "_storing", "_updates", "_vm_function", "devices",
         "known_sizes", "packers", "readers", "signature", "unpackers",
     )  # fmt: skip
 
@@ -145,6 +145,8 @@ class Function(Remade):
             self.known_sizes = KnownSizes(signature, convention.arguments)
         stores = any(parameter.storage_of is not None for parameter in signature.arguments)
         self._storing = stores and len(signature.arguments) > 1
+        self._has_rest = self._storing or self.known_sizes is not None
+        """Whether there is something to see to when all arguments are there."""
         self._updates: Pairs | None = None
 
     @property
@@ -337,7 +339,11 @@ class Function(Remade):
             from jitree.api.calls.memory_order import wait_for_turn
 
             wait_for_turn(self.signature.arguments, packed)
-        return unpacked(self._invoke(packed), self.unpackers, self.devices, None)
+        try:
+            results = self._context.invoke(self._vm_function, packed)
+        except StatusError as error:
+            self._fail(error)
+        return unpacked(results, self.unpackers, self.devices, None)
 
     @property
     def is_direct(self) -> bool:
@@ -503,7 +509,7 @@ class Function(Remade):
             if Donation in map(type, arguments):
                 return self._pack_donations(arguments, packers)
             packed = [pack(value) for value, pack in zip(left, packers, strict=False)]
-            return self._complete(arguments, packed)
+            return self._complete(arguments, packed) if self._has_rest else packed
         except StatusError as error:
             count = len(arguments) - sum(1 for _ in left)
             self.in_call(error, count - 1 if packed is None else -1)
@@ -535,12 +541,6 @@ class Function(Remade):
 
             return separated(self, arguments, packed)
         return packed
-
-    def _invoke(self, packed: list[object]) -> list[Any]:
-        try:
-            return self._context.invoke(self._vm_function, packed)
-        except StatusError as error:
-            self._fail(error)
 
     def unpack(self, results: list[Any], fence: Fence | None = None) -> Any:
         """Makes Python values of ``results``, which the VM returned: arrays, numbers, None.

@@ -55,11 +55,13 @@ class Resources(Unique):
         """The types of references that sessions of the instance have in common."""
         self.ref_types.declare(HAL_TYPES)
         self._loaders = None if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
-        self._host_allocator = HeapAllocator()
+        self._host_allocator: HeapAllocator | None = None
 
     @property
     def host_allocator(self) -> Allocator:
         """Memory of the host for code that needs buffers without a device."""
+        if self._host_allocator is None:
+            self._host_allocator = HeapAllocator()
         return self._host_allocator
 
     @property
@@ -163,10 +165,11 @@ def open_devices(
         return (_prepared(created, zero_memory),)
     if choice is None:
         choice = "local-task"
-    if isinstance(choice, (str, Device)) or not isinstance(choice, Iterable):
-        choice = [choice]
+    items: tuple[Any, ...] = (choice,)
+    if not isinstance(choice, (str, Device)) and isinstance(choice, Iterable):
+        items = listed("device", "URIs or Devices", in_order(choice))
     devices = []
-    for item in listed("device", "URIs or Devices", in_order(choice)):
+    for item in items:
         if not isinstance(item, (str, Device)):
             raise errors.InvalidArgumentError(f"device: expected a URI or a Device but got {describe(item)}")
         if sandbox is not None:
@@ -174,7 +177,7 @@ def open_devices(
 
             require_local(item)
         if isinstance(item, str):
-            item = instance.create_device(item, loaders=loaders)
+            item = instance.driver_registry.create_device(item, loaders)
             owned.append(item)
             if sandbox is not None:
                 sandbox.adopt(item)

@@ -26,6 +26,7 @@ from jitree.base.records import NamedTuple
 from jitree.codegen.image.builder import UNLIMITED, BuilderLimits
 from jitree.dispatch.context import Context, ContextFlags, ModuleLike
 from jitree.dispatch.host_module import HostModule
+from jitree.dispatch.invocation import WAITED_FOR, Invoker, Policy
 from jitree.dispatch.plain.counting import CountingEngine
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.driver import parse_uri
@@ -41,7 +42,6 @@ from jitree.vmfb.words import FUSED
 
 if TYPE_CHECKING:
     from jitree.dispatch.function import VmFunction
-    from jitree.dispatch.invocation import Invoker
     from jitree.dispatch.linking import ModuleInstance
     from jitree.hal.device import Device
     from jitree.regs.ref_types import RefTypes
@@ -277,9 +277,11 @@ class LimitedContext(Context):
         with self._sandbox.calling(self.is_initialising):
             super()._run_if_present(instance, name, *arguments)
 
-    def invoke(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
+    def invoke(
+        self, function: VmFunction, arguments: Sequence[object] = (), policy: Policy = WAITED_FOR
+    ) -> list[Any]:
         with self._sandbox.calling():
-            return self._sandbox.allowed(super().invoke(function, arguments))
+            return self._sandbox.allowed(super().invoke(function, arguments, policy))
 
     async def invoke_async(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
         with self._sandbox.calling():

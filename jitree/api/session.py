@@ -139,7 +139,8 @@ class Session(Observable, Finalized, Remade):
         """
         if sys.is_finalizing():
             require_interpreter()
-        session_arguments.choose_cache(cache_dir)
+        if cache_dir is not None:
+            session_arguments.choose_cache(cache_dir)
         if watchdog is not None:
             start_watchdog(watchdog)
         if tier is not None or instance is not None:
@@ -157,7 +158,8 @@ class Session(Observable, Finalized, Remade):
         self._direct_calls: DirectCalls | None = None
         self.trace_sink: TraceSink | None = trace_sink
         """Gets key and buffer views of tensors that programs trace."""
-        session_arguments.require_memory(zero_memory, guard_pages)
+        if zero_memory is not False or guard_pages is not False:
+            session_arguments.require_memory(zero_memory, guard_pages)
         self._preference = session_arguments.preference(prefer, sandbox, arithmetic)
         own = tier, executable_plugins, executable_modules, arithmetic
         self._arithmetic, self._packs = arithmetic, list[object]()

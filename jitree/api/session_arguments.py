@@ -119,13 +119,12 @@ def element_row(dtype: npt.DTypeLike) -> ElementType:
     return row
 
 
-def choose_cache(directory: object) -> None:
-    """Has this process keep compiled code there; None leaves it as it is."""
-    require_option("cache_dir", "a path", directory, str, os.PathLike)
-    if directory is not None:
-        from jitree.codegen.image.cache import choose_directory
+def choose_cache(directory: str | os.PathLike[str]) -> None:
+    """Has this process keep compiled code there. INVALID_ARGUMENT for what is no path."""
+    require("cache_dir", "a path", directory, str, os.PathLike)
+    from jitree.codegen.image.cache import choose_directory
 
-        choose_directory(directory)  # type: ignore[arg-type]
+    choose_directory(directory)
 
 
 def open_parameters(parameters: Iterable[ParameterSource], sandbox: object) -> tuple[ParameterProvider, ...]:

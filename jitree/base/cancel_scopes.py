@@ -208,7 +208,7 @@ def limit() -> Scope | None:
 
 def until() -> float | None:
     """When the first deadline passes that the thread or task has, by ``time.monotonic``."""
-    scope = current()
+    scope = CURRENT.get() and current()
     return None if scope is None else scope.first_until()
 
 
@@ -244,7 +244,8 @@ cancelled: Final[SharedWeakSet[Caller]] = SharedWeakSet()
 
 def why_to_end() -> StatusError | None:
     """Why what this thread or task does is to end."""
-    stop_word.put_off()
+    if stop_word.WORD.value < stop_word.NEVER:
+        stop_word.put_off()
     if _some_ended.value:
         _some_ended.value = 0
         for ended in tuple(_ended):
@@ -252,7 +253,7 @@ def why_to_end() -> StatusError | None:
                 _ended.pop(ended, None)
         if _ended:
             _some_ended.value = 1
-    scope = current()
+    scope = CURRENT.get() and current()
     failure = None if scope is None else scope.why_to_end()
     for caller in cancelled if failure is None and cancelled else ():
         failure = failure or caller.cancelled_here()

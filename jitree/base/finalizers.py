@@ -22,7 +22,7 @@ import os
 import sys
 from _thread import LockType, RLock, get_ident, start_new_thread
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -457,9 +457,8 @@ class SharedWeakSet(Generic[Item]):
     def __contains__(self, item: Item) -> bool:
         return ref(item) in self._references
 
-    def __len__(self) -> int:
-        """How many there may be."""
-        return len(self._references)
+    # How many there may be. As Finalizer.__del__, got by a property in C.
+    __len__: Any = property(attrgetter("_references.__len__"))
 
 
 class SharedWeakValues(Generic[Key, Item]):
@@ -473,6 +472,10 @@ class SharedWeakValues(Generic[Key, Item]):
     def __setitem__(self, key: Key, item: Item) -> None:
         # It is called with the reference, which `pop` takes for what to give where the key is not there.
         self._references[key] = ref(item, partial(self._references.pop, key))
+
+    def update(self, items: Iterable[tuple[Key, Item]]) -> None:
+        pop = self._references.pop
+        self._references.update((key, ref(item, partial(pop, key))) for key, item in items)
 
     def get(self, key: Key) -> Item | None:
         reference = self._references.get(key)

@@ -93,7 +93,7 @@ class _StopWord:
     def put_off(self) -> None:
         """Goes on to the next deadline, if machine code sees the last as over. All of it looks then, as
         threads in scopes that are to end have perhaps not seen it."""
-        if self._clock is None or self._word.value >= NEVER or self._clock() < self._word.value:
+        if self._clock is None or self._clock() < self._word.value:
             return
         now = time.monotonic()
         following = (until for scope, until in tuple(self._armed.items()) if until > now and scope.is_used)

@@ -221,8 +221,8 @@ class CudaAllocator(LendingAllocator):
     def statistics(self) -> AllocatorStatistics:
         with self._lock:
             self._collect()
-            result = self._accounting.snapshot()
-        return self._with_loans(result)
+            counts = tuple(self._accounting.counts)
+        return self._with_loans(counts)
 
     # Blocks that others hand out.
 
@@ -260,14 +260,12 @@ class CudaAllocator(LendingAllocator):
     def take_back(self, address: int) -> None:
         """What owns the block comes back by itself."""
 
-    def allocation_over(
-        self, block: Block, length: int, memory_type: int, usage: int, release: Callable[[], object]
-    ) -> Allocation:
+    def allocation_over(self, block: Block, length: int, memory_type: int, usage: int) -> Allocation:
         address, _, piece = block
         assert isinstance(piece, LentPiece)
         place = self._stream.share.place
         allocation = OrderedAllocation(
-            address, length, memory_type, usage, _ALL, piece.host_address, piece, release, place, self.device
+            address, length, memory_type, usage, _ALL, piece.host_address, piece, None, place, self.device
         )
         allocation.stream = self._stream
         return allocation

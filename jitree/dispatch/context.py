@@ -14,7 +14,7 @@ from jitree.codegen.image import look_for_ended_builders
 from jitree.dispatch.engine import Engine
 from jitree.dispatch.function import VmFunction
 from jitree.dispatch.host_module import HostModule, Signal
-from jitree.dispatch.invocation import SUBMITTED, Invoker
+from jitree.dispatch.invocation import SUBMITTED, WAITED_FOR, Invoker, Policy
 from jitree.dispatch.linking import (
     BytecodeInstance,
     HostInstance,
@@ -232,7 +232,7 @@ class Context(Unique):
     def _run_if_present(self, instance: ModuleInstance, name: str, *arguments: object) -> None:
         function = instance.function(name) if isinstance(instance, BytecodeInstance) else None
         if function is not None:
-            self.invoker.invoke(function, arguments)
+            self.invoker.make(self.invoker.call(function, arguments))
             self.invoker.gate[CALLS] -= 1  # the program does not make it
 
     def resolve(self, imports: Sequence[Import]) -> list[Target | None]:
@@ -279,7 +279,9 @@ class Context(Unique):
                 return _exported(instance, name)
         raise NotFoundError(f"module '{module.name}' is not registered in this context")
 
-    def invoke(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
+    def invoke(
+        self, function: VmFunction, arguments: Sequence[object] = (), policy: Policy = WAITED_FOR
+    ) -> list[Any]:
         """Calls a function and waits for its results: integers, floats, objects (None for null).
 
         INVALID_ARGUMENT if number or kind of the arguments is wrong. A failure of the program carries its
@@ -288,25 +290,12 @@ class Context(Unique):
         if self._successors is not None:
             function = self._successors.get(function) or function
         try:
-            return self.invoker.invoke(function, arguments)
+            return self.invoker.make(self.invoker.call(function, arguments, policy))
         except FailedPreconditionError as error:
             successor: Context | None = getattr(error, _SUCCESSOR, None)
             if successor is None:
                 raise
-        return successor.invoke(function, arguments)
-
-    def submit(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
-        """Begins a call for a host that goes on meanwhile: devices are not to use its thread for long
-        work."""
-        if self._successors is not None:
-            function = self._successors.get(function) or function
-        try:
-            return self.invoker.invoke(function, arguments, SUBMITTED)
-        except FailedPreconditionError as error:
-            successor: Context | None = getattr(error, _SUCCESSOR, None)
-            if successor is None:
-                raise
-        return successor.submit(function, arguments)
+        return successor.invoke(function, arguments, policy)
 
     async def invoke_async(self, function: VmFunction, arguments: Sequence[object] = ()) -> list[Any]:
         """As :meth:`invoke`, awaiting whatever the call has to wait for. The context may run other calls
@@ -316,7 +305,7 @@ class Context(Unique):
         try:
             from jitree.dispatch.suspended_calls import drive
 
-            call = self.invoker.submitted_call(function, arguments)
+            call = self.invoker.call(function, arguments, SUBMITTED)
             return await drive(self.invoker, call, self.invoker.gate[CANCELS], {})
         except FailedPreconditionError as error:
             successor: Context | None = getattr(error, _SUCCESSOR, None)

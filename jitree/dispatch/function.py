@@ -98,11 +98,11 @@ class BytecodeFunction(VmFunction):
         super().__init__(module, name, record.ordinal, module.convention(record.ordinal), row.attrs)
         self.record = record
         self._argument_count = len(self.convention.arguments)
-        words = [*host_call(record, self.convention, TAG_REF_MOVE), OPCODE["host.exit"]]
-        self.host = host_record(record, words, host_registers(self.convention))
-        """The function that the host's frame runs."""
-        self.argument_slots, self.result_slots = register_slots(self.convention)
+        slots = self.argument_slots, self.result_slots = register_slots(self.convention)
         """Registers of the host's frame; no arguments are listed if any is a span."""
+        words = [*host_call(record, slots, TAG_REF_MOVE), OPCODE["host.exit"]]
+        self.host = host_record(record, words, host_registers(slots))
+        """The function that the host's frame runs."""
 
     def __getattr__(self, name: str) -> Any:
         """What packs and unpacks is made when the host first calls the function. Python comes here
@@ -110,7 +110,7 @@ class BytecodeFunction(VmFunction):
         if name not in ("_pack", "unpack"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         require_interpreter()
-        self._pack, self.unpack = transfers(self.convention)
+        self._pack, self.unpack = transfers(self.convention, (self.argument_slots, self.result_slots))
         return getattr(self, name)
 
     def begin(self, machine: Machine, arguments: Sequence[object]) -> None:
@@ -143,17 +143,19 @@ class BytecodeFunction(VmFunction):
 
 
 Slots = tuple[RegisterSlot, ...]
+HostSlots = tuple[Slots, Slots]
+"""Those of arguments and of results."""
 
 
-def register_slots(convention: CallingConvention) -> tuple[Slots, Slots]:
+def register_slots(convention: CallingConvention) -> HostSlots:
     """Registers of arguments and results in the host's frame. They share registers: arguments are gone when
     results arrive."""
     return ascending_slots(convention.argument_tags or ()), ascending_slots(convention.result_tags)
 
 
-def host_call(callee: FunctionRecord, convention: CallingConvention, reference_tag: int) -> list[int]:
+def host_call(callee: FunctionRecord, slots: HostSlots, reference_tag: int) -> list[int]:
     """The words of a ``call.internal`` in the host's frame."""
-    sources, destinations = register_slots(convention)
+    sources, destinations = slots
     words = [OPCODE["call.internal"], 0, callee.ordinal, len(sources), len(destinations)]
     for (tag, source), target in zip(sources, callee.argument_slots, strict=True):
         words += (reference_tag if tag == TAGS["r"] else tag, source, target)
@@ -163,9 +165,9 @@ def host_call(callee: FunctionRecord, convention: CallingConvention, reference_t
     return words
 
 
-def host_registers(convention: CallingConvention) -> tuple[int, int]:
+def host_registers(slots: HostSlots) -> tuple[int, int]:
     """Counts value slots (even) and references of the host's frame."""
-    counts = [register_counts(slots) for slots in register_slots(convention)]
+    counts = [register_counts(some) for some in slots]
     values, references = map(max, zip(*counts, strict=True))
     return values + 1 & ~1, references
 
@@ -188,14 +190,12 @@ Pack = Callable[[Machine, Sequence[object]], None]
 Unpack = Callable[[Machine], list[Any]]
 
 
-def transfers(convention: CallingConvention) -> tuple[Pack, Unpack]:
+def transfers(convention: CallingConvention, slots: HostSlots) -> tuple[Pack, Unpack]:
     """Gives what fills the host frame's registers and what reads results. Machine code makes the usual calls,
     so nothing is generated for this: that would take longer than a first call's kernel."""
     sources, destinations = (
-        [(VIEWS[str(item)], register_index(slot)) for item, slot in zip(items, slots, strict=True)]
-        for items, slots in zip(
-            (convention.arguments, convention.results), register_slots(convention), strict=True
-        )
+        [(VIEWS[str(item)], register_index(slot)) for item, slot in zip(items, some, strict=True)]
+        for items, some in zip((convention.arguments, convention.results), slots, strict=True)
     )
 
     def pack(machine: Machine, arguments: Sequence[object]) -> None:

@@ -14,7 +14,6 @@ from jitree.dispatch.function import (
     host_call,
     host_record,
     host_registers,
-    register_slots,
 )
 from jitree.regs.layout import FrameRecord
 from jitree.regs.machine import FIRST_TIME, FRAME_WORDS, Machine
@@ -43,14 +42,13 @@ class GridCall:
         """Takes positions of x, y, z among arguments and counts of cells. ``ids`` are the positions,
         ``counts`` those of the numbers of cells along x and y."""
         self.function = function
-        convention = function.convention
-        sources, _ = register_slots(convention)
-        self._sources = sources
+        self._sources = sources = function.argument_slots
         self._ids = tuple(sources[position][1] for position in ids)
         self._counts = tuple(sources[position][1] for position in counts)
-        values, references = host_registers(convention)
+        slots = sources, function.result_slots
+        values, references = host_registers(slots)
         self._left, self._one_wide, self._one = values, values + 2, values + 4
-        call = host_call(function.record, convention, TAG_REF_COPY)
+        call = host_call(function.record, slots, TAG_REF_COPY)
         self._results = len(call)
         """Where the destinations of results would begin in the host's program."""
         self.host = host_record(function.record, self._program(call), (values + 6, references))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -97,10 +98,10 @@ class Invoker(ContextGate):
         """Returns the machine of direct calls, if nothing runs or waits."""
         return self._direct if self.gate[READY] else None
 
-    def require_open(self) -> None:
+    def require_open(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """FAILED_PRECONDITION once closed, and at exit of the interpreter."""
-        require_interpreter()
-        if self.closed:
+        if self.closed or is_finalizing():
+            require_interpreter()
             raise FailedPreconditionError(self._closing) if self.refusal is None else self.refusal()
 
     @property
@@ -185,16 +186,6 @@ class Invoker(ContextGate):
     # A call is a generator, which gives what it has to wait for. So there is one for each thing that can be
     # called, for a thread that makes the call and for an event loop.
 
-    def invoke(
-        self, function: VmFunction, arguments: Sequence[object], policy: Policy = WAITED_FOR
-    ) -> list[Any]:
-        """See :meth:`jitree.dispatch.context.Context.invoke`."""
-        return self._make(self._call(function, arguments, policy))
-
-    def submitted_call(self, function: VmFunction, arguments: Sequence[object]) -> Call:
-        """A call for :func:`jitree.dispatch.suspended_calls.drive`."""
-        return self._call(function, arguments, SUBMITTED)
-
     def repeat(self, grid: GridCall, arguments: Sequence[object], first: Cell, count: int) -> None:
         """Makes one call after the other until one fails; ``grid.reached`` says how far it came."""
         grid.reached = first
@@ -206,15 +197,15 @@ class Invoker(ContextGate):
 
         start = partial(grid.start, arguments=arguments, first=first, count=count)
         take = partial(self._take_machine, WAITED_FOR)
-        self._make(self._run(grid.function, take, start, grid.results, end))
+        self.make(self._run(grid.function, take, start, grid.results, end))
 
     def finish(self, grid: GridCall, machine: Machine) -> None:
         """Goes on with a call that machine code left in the middle: the state says where, and all frames but
         the host's are written. The machine stays the caller's."""
         self.functions[grid.host.address] = grid.host
-        self._make(self._run(grid.function, lambda: machine, grid.resume, grid.results, self._clear))
+        self.make(self._run(grid.function, lambda: machine, grid.resume, grid.results, self._clear))
 
-    def _make(self, call: Call) -> list[Any]:
+    def make(self, call: Call) -> list[Any]:
         """Makes a call and waits for whatever it waits for."""
         begun = self.gate[CANCELS]
         with self.entrance():
@@ -271,7 +262,9 @@ class Invoker(ContextGate):
                 self.gate[NESTING] = nesting  # no call: Ctrl-C comes where one begins
                 self.settle()
 
-    def _call(self, function: VmFunction, arguments: Sequence[object], policy: Policy) -> Call:
+    def call(self, function: VmFunction, arguments: Sequence[object], policy: Policy = WAITED_FOR) -> Call:
+        """A call that has not begun: for :meth:`make`, or
+        :func:`jitree.dispatch.suspended_calls.drive`."""
         if isinstance(function, BytecodeFunction):
             take, start = partial(self._take_machine, policy), partial(function.begin, arguments=arguments)
             return self._run(function, take, start, function.unpack, self._give_back)
@@ -462,7 +455,7 @@ class Invoker(ContextGate):
         """FAILED_PRECONDITION with all that was found wrong in the outermost call, which ends here."""
         if self.gate[NESTING] == 1:
             self.gate[FAULTS] = 0
-            if self.shortcomings:
+            if self.shortcomings.count:
                 raise self.shortcomings.take()
 
     def explain(self, error: BaseException, machine: Machine, function: VmFunction) -> None:
@@ -482,7 +475,7 @@ class Invoker(ContextGate):
 
     def _add_shortcomings(self, error: BaseException) -> None:
         """Adds failed expectations to the error that ends their call."""
-        if self.shortcomings and self.gate[NESTING] == 1:
+        if self.shortcomings.count and self.gate[NESTING] == 1:
             text = self.shortcomings.take().message
             if isinstance(error, StatusError):
                 error.with_context(f"before that {text}")

@@ -50,29 +50,26 @@ _MOST: Final = 1 << 20
 
 
 class Shortcomings:
-    """Texts, of which the first are kept and all are counted; true when there are any."""
+    """Texts, of which the first are kept and all are counted."""
 
-    __slots__ = ("_count", "_size", "_texts")
+    __slots__ = ("_size", "_texts", "count")
 
     def __init__(self) -> None:
         self._clear()
 
     def _clear(self) -> None:
         self._texts: list[str] = []
-        self._size = self._count = 0
-
-    def __bool__(self) -> bool:
-        return self._count > 0
+        self._size = self.count = 0
 
     def add(self, text: str) -> None:
-        self._count += 1
+        self.count += 1
         self._size += len(text) + 1
         if self._size <= _MOST:
             self._texts.append(text)
 
     def take(self) -> FailedPreconditionError:
         """The error that says all of them, of which there are none then."""
-        texts, count = self._texts, self._count
+        texts, count = self._texts, self.count
         self._clear()
         head = f"{count} expectations" if count > 1 else "an expectation"
         left_out = count - len(texts)
@@ -282,7 +279,7 @@ class ContextGate(abc.ABC):
             gate[NESTING] += 1
             gate[BEGUN] = begun
             self.shortcomings = shortcomings
-            gate[FAULTS] = 1 if shortcomings else 0
+            gate[FAULTS] = 1 if shortcomings.count else 0
 
     def _wait(self, wait: Callable[[float | None], object], begun: int) -> None:
         if wait is YIELD.wait:

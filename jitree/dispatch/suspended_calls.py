@@ -77,7 +77,7 @@ async def drive(invoker: Invoker, call: Call, begun: int, submitted: dict[Any, N
             except BaseException as end:
                 if not is_return(end):
                     raise
-                if shortcomings:  # of a call inside another, on whose thread the event loop runs
+                if shortcomings.count:  # of a call inside another, on whose thread the event loop runs
                     raise shortcomings.take() from None
                 results: list[Any] = end.value
                 return results

@@ -72,18 +72,12 @@ def check_request(size: int, alignment: int) -> tuple[int, int]:
     return size, alignment
 
 
-class HeapStatistics:
+class HeapStatistics(NamedTuple):
     """Bytes of one heap; ``peak`` is the most that was live at one time."""
 
-    __slots__ = ("allocated", "freed", "peak")
-
-    def __init__(self, peak: int = 0, allocated: int = 0, freed: int = 0) -> None:
-        self.peak = peak
-        self.allocated = allocated
-        self.freed = freed
-
-    def copy(self) -> HeapStatistics:
-        return HeapStatistics(self.peak, self.allocated, self.freed)
+    allocated: int
+    freed: int
+    peak: int
 
     @property
     def live(self) -> int:
@@ -110,33 +104,29 @@ class AllocatorStatistics(NamedTuple):
 class Accounting:
     """Counts for :class:`AllocatorStatistics`, under a lock of its owner."""
 
-    __slots__ = ("_device", "_host")
+    __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self._host = HeapStatistics()
-        self._device = HeapStatistics()
+        self.counts = [0] * 6
+        """As of a borrower."""
 
     def allocated(self, memory_type: int, size: int) -> None:
-        heap = self._host if memory_type & _HOST_LOCAL == _HOST_LOCAL else self._device
-        heap.allocated += size
-        live = heap.allocated - heap.freed
-        if live > heap.peak:
-            heap.peak = live
+        counts, first = self.counts, 3 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 0
+        counts[first] += size
+        live = counts[first] - counts[first + 1]
+        if live > counts[first + 2]:
+            counts[first + 2] = live
 
     def freed(self, memory_type: int, size: int) -> None:
-        heap = self._host if memory_type & _HOST_LOCAL == _HOST_LOCAL else self._device
-        heap.freed += size
+        self.counts[4 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 1] += size
 
     @property
     def live(self) -> int:
-        return self._host.live + self._device.live
+        return self.counts[0] - self.counts[1] + self.counts[3] - self.counts[4]
 
     @property
     def taken(self) -> int:
-        return self._host.allocated + self._device.allocated
-
-    def snapshot(self) -> AllocatorStatistics:
-        return AllocatorStatistics(self._host.copy(), self._device.copy())
+        return self.counts[0] + self.counts[3]
 
 
 Block = tuple[int, int, object]
@@ -263,10 +253,8 @@ class LendingAllocator(Allocator):
         """A lent block that is not used any more. INVALID_ARGUMENT where no lent one begins."""
 
     @abc.abstractmethod
-    def allocation_over(
-        self, block: Block, length: int, memory_type: int, usage: int, release: Callable[[], object]
-    ) -> Allocation:
-        """The first bytes of a lent block, as Python knows memory."""
+    def allocation_over(self, block: Block, length: int, memory_type: int, usage: int) -> Allocation:
+        """The first bytes of a lent block, as Python knows memory. The caller says what its end does."""
 
     def forget(self, counts: Sequence[int]) -> None:
         """A borrower ends; its blocks live as long as they are used. INVALID_ARGUMENT for another number of
@@ -276,11 +264,8 @@ class LendingAllocator(Allocator):
             raise InvalidArgumentError(f"counts: expected {len(self._settled)} numbers but got {len(added)}")
         self._settled = tuple(map(sum, zip(self._settled, added, strict=True)))
 
-    def _with_loans(self, statistics: AllocatorStatistics) -> AllocatorStatistics:
-        """Statistics with what borrowers have handed out. Peaks are added up."""
-        for counts in (self._settled, *(borrower.counts for borrower in self.borrowers)):
-            for heap, first in ((statistics.device, 0), (statistics.host, 3)):
-                heap.allocated += counts[first]
-                heap.freed += counts[first + 1]
-                heap.peak += counts[first + 2]
-        return statistics
+    def _with_loans(self, counts: Sequence[int]) -> AllocatorStatistics:
+        """Statistics of what was counted and what borrowers have handed out. Peaks are added up."""
+        lent = (self._settled, *(borrower.counts for borrower in self.borrowers))
+        total = [*map(sum, zip(counts, *lent, strict=True))]
+        return AllocatorStatistics(HeapStatistics(*total[3:]), HeapStatistics(*total[:3]))

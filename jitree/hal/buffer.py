@@ -151,7 +151,7 @@ class Buffer(Unique):
         """OUT_OF_RANGE for a range that is not inside."""
         whole = allocation.byte_length
         are_numbers = type(byte_offset) is int and type(byte_length) is int
-        if not are_numbers or byte_offset or byte_length != WHOLE_BUFFER:
+        if not are_numbers or byte_offset or byte_length not in (WHOLE_BUFFER, whole):
             whole = _inside(whole, byte_offset, byte_length)
         self.allocation = allocation
         self.address = allocation.address + byte_offset
@@ -166,9 +166,10 @@ class Buffer(Unique):
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """Address 0: machine code cannot use it."""
         word = (address - table.base) >> 2
-        table.set_extent(address, self.published_address, self.byte_length)
-        table.i32[word + _ENTRY.access] = self.published_type
-        table.i32[word + _ENTRY.access + 1] = self.allowed_usage
+        start, length, kind, usage = self.published()
+        table.set_extent(address, start, length)
+        table.i32[word + _ENTRY.access] = kind
+        table.i32[word + _ENTRY.access + 1] = usage
         table.i32[word + _ENTRY.encoding] = self.allowed_access
 
     @property
@@ -176,16 +177,14 @@ class Buffer(Unique):
         """Whether kernels may write: not to memory that was imported read-only."""
         return bool(self.allowed_access & _WRITE)
 
-    @property
-    def published_address(self) -> int:
-        """Where machine code finds the memory, 0 when it must ask Python."""
-        place = self.allocation.place
-        return (0 if place == UNTOLD else self.address) if place else self.host_address or 0
-
-    @property
-    def published_type(self) -> int:
-        """Its memory type and place, as in ENTRY.access."""
-        return self.memory_type & (1 << PLACE_SHIFT) - 1 | max(0, self.allocation.place) << PLACE_SHIFT
+    def published(self) -> tuple[int, int, int, int]:
+        """Tells machine code where the memory is (0: it must ask Python), its bytes, type and usage. The type
+        has the place, as in ENTRY.access."""
+        place, kind = self.allocation.place, self.memory_type & (1 << PLACE_SHIFT) - 1
+        if not place:
+            return self.host_address or 0, self.byte_length, kind, self.allowed_usage
+        address = 0 if place == UNTOLD else self.address
+        return address, self.byte_length, kind | max(0, place) << PLACE_SHIFT, self.allowed_usage
 
     def __repr__(self) -> str:
         return (
@@ -289,23 +288,21 @@ class BufferView(Unique):
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """What programs ask of a view, and what its buffer would publish."""
-        if self._published is None:
-            self._published = self._words()
-        entry, extension = self._published
+        entry, extension = self._published or self._publish()
         word = (address - table.base) >> 3
         table.i64[word + _ENTRY.address : word + _AFTER_RANK] = entry
         word += table.extension >> 3
         table.i64[word : word + EXTENSION_SIZE // 8] = extension
 
-    def _words(self) -> tuple[array[int], array[int]]:
-        """The words that it publishes of its entry, and those of the entry's extension."""
+    def _publish(self) -> tuple[array[int], array[int]]:
+        """Makes the words of its entry and of the entry's extension."""
         buffer, rank = self.buffer, len(self.shape)
         entry = _PUBLISHED.pack(
-            buffer.published_address, buffer.byte_length, buffer.published_type, buffer.allowed_usage,
-            self.element_type, self.encoding, rank, OWNER_PYTHON,
+            *buffer.published(), self.element_type, self.encoding, rank, OWNER_PYTHON
         )  # fmt: skip
         known = (*self.shape[:MAXIMUM_KNOWN_RANK], *(0,) * (MAXIMUM_KNOWN_RANK - rank))
-        return array("q", entry), array("q", (*known, buffer.allowed_access))
+        self._published = array("q", entry), array("q", (*known, buffer.allowed_access))
+        return self._published
 
     def __repr__(self) -> str:
         return f"<hal.buffer_view {format_shaped_type(self.shape, _element_type(self.element_type))}>"

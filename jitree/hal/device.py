@@ -137,8 +137,7 @@ class Device(Unique, QueueOperations):
         self._own(allocator)
         self.device_allocator = allocator
         """Allocates memory that the device uses."""
-        self.host_allocator: Allocator = HeapAllocator()
-        """Allocates host memory for objects that the device itself does not touch."""
+        self._host_allocator: Allocator | None = None
         self.usual_channel_provider: ChannelProvider | None = None
         """Where programs learn of their group unless the host says it; None: what started the process."""
         self.channel_provider: ChannelProvider | None = None
@@ -162,6 +161,17 @@ class Device(Unique, QueueOperations):
             ("used at most", bytes_text(memory.peak)),
         ]
         return html_table(f"jitree.Device {self.uri}", (), rows)
+
+    @property
+    def host_allocator(self) -> Allocator:
+        """Allocates host memory for objects that the device itself does not touch."""
+        if self._host_allocator is None:
+            self._host_allocator = HeapAllocator()
+        return self._host_allocator
+
+    @host_allocator.setter
+    def host_allocator(self, allocator: Allocator) -> None:
+        self._host_allocator = allocator
 
     @property
     def array_exchange(self) -> ArrayExchange | None:

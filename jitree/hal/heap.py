@@ -74,7 +74,7 @@ def host_memory_type(memory_type: int) -> int:
 
 
 HeapBlock = tuple[int, int, "np.ndarray[Any, Any]"]
-"""(aligned address, capacity, the array that owns the memory)"""
+"""(aligned address, capacity, the array of these bytes, which keeps the memory)"""
 
 
 class HeapAllocator(LendingAllocator):
@@ -166,7 +166,7 @@ class HeapAllocator(LendingAllocator):
 
     @property
     def most_lent(self) -> int:
-        return min(super().most_lent, self._kept_limit)
+        return self._kept_limit
 
     @property
     def limited_charge(self) -> Charge | None:
@@ -234,18 +234,28 @@ class HeapAllocator(LendingAllocator):
             borrower.limit(limit - self._accounting.live - self._charged - self._held)
 
     def lend(self, capacity: int, count: int, memory_type: int = 0) -> list[HeapBlock]:
-        if capacity != size_class(natural("capacity", capacity)):
+        if type(capacity) is not int or type(count) is not int or min(capacity, count) < 0:
+            capacity, count = natural("capacity", capacity), natural("count", count)
+        if capacity != size_class(capacity):
             raise InvalidArgumentError(f"capacity: expected one of a size class but got {capacity}")
-        if natural("count", count) > _MOST_LENT:
+        if count > _MOST_LENT:
             raise InvalidArgumentError(f"count: expected at most {_MOST_LENT} blocks but got {count}")
         with self._lock:
             self._collect()
-            blocks, free = [], self._free.get(capacity)
-            for _ in range(count):
-                block = (self._take_free(capacity) if free else None) or self._reserve(capacity, capacity)
-                self._lent[block[0]] = block[2]
+            blocks: list[HeapBlock] = []
+            while len(blocks) < count and (block := self._take_free(capacity)) is not None:
                 blocks.append(block)
+            blocks += self._reserve_some(capacity, count - len(blocks))
+            self._lent.update((address, memory) for address, _, memory in blocks)
         return blocks
+
+    def _reserve_some(self, capacity: int, count: int) -> list[HeapBlock]:
+        """Blocks side by side: memory that goes back to the system with the last of them."""
+        if not count:
+            return []
+        address, size, memory = self._reserve(capacity * count, capacity * count)
+        starts = range(0, size, capacity)
+        return [(address + start, capacity, memory[start : start + capacity]) for start in starts]
 
     def take_back(self, address: int) -> None:
         with self._lock:
@@ -253,22 +263,18 @@ class HeapAllocator(LendingAllocator):
             if memory is None:
                 raise InvalidArgumentError(f"address: no block that is lent begins at {address:#x}")
             self._collect()
-            self._put((address, memory.size - ALIGNMENT, memory))
+            self._put((address, memory.size, memory))
 
-    def allocation_over(
-        self, block: Block, length: int, memory_type: int, usage: int, release: Callable[[], object]
-    ) -> Allocation:
+    def allocation_over(self, block: Block, length: int, memory_type: int, usage: int) -> Allocation:
         address, _, memory = block
-        return Allocation(
-            address, length, memory_type, usage, _ALL, address, memory, release, device=self.device
-        )
+        return Allocation(address, length, memory_type, usage, _ALL, address, memory, device=self.device)
 
     @property
     def statistics(self) -> AllocatorStatistics:
         with self._lock:
             self._collect()
-            result = self._accounting.snapshot()
-        return self._with_loans(result)
+            counts = tuple(self._accounting.counts)
+        return self._with_loans(counts)
 
     @property
     def allocated(self) -> int:
@@ -362,7 +368,8 @@ def _new_block(capacity: int, size: int, make: Callable[..., np.ndarray[Any, Any
             return _new_block(capacity, size, make)
         raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
     address: int = memory.ctypes.data
-    return (address + ALIGNMENT - 1) & -ALIGNMENT, capacity, memory
+    skipped = -address % ALIGNMENT
+    return address + skipped, capacity, memory[skipped : skipped + capacity]
 
 
 GUARD: Final = 64 << 20

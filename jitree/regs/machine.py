@@ -169,7 +169,7 @@ class Machine:
             self._write_frame(0, function, base + _VALUES_AT, base + _REFS_AT, 0)
             self._select(0, function)
             self._host = function
-        else:
+        elif self.function is not function:
             self._select(0, function)
         self.frame = 0
 

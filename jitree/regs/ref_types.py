@@ -57,15 +57,13 @@ class RefTypes:
     def declare(self, names: Iterable[str]) -> None:
         """Makes types known whose classes state their names: those need not be imported for it."""
         with self._lock:
-            for name in names:
-                if name not in self._ids:
-                    self._add(name)
-
-    def _add(self, name: str) -> int:
-        number = self._ids[name] = KIND_FIRST_REGISTERED + len(self._ids)
-        self._names[number] = name
-        self._cache = {}
-        return number
+            new = [name for name in dict.fromkeys(names) if name not in self._ids]
+            first = KIND_FIRST_REGISTERED + len(self._ids)
+            numbers = range(first, first + len(new))
+            self._names.update(zip(numbers, new, strict=True))
+            self._ids.update(zip(new, numbers, strict=True))
+            if new:
+                self._cache = {}
 
     def register(self, name: str, cls: type) -> int:
         """The type number of ``name`` (without ``!``), whose objects are instances of ``cls``.
@@ -84,7 +82,8 @@ class RefTypes:
                 raise errors.AlreadyExistsError(
                     f"ref type '{name}' of class {cls.__name__}: '{other}' is registered differently"
                 )
-            number = self._classes[cls] = self._add(name)
+            self.declare((name,))
+            number = self._classes[cls] = self._ids[name]
             return number
 
     def _number_of(self, cls: type) -> int | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from jitree.api.calls.reference_packing import Packer
     from jitree.api.process.session import ProcessFunction
+    from jitree.dispatch.context import Context
     from jitree.hal.device import Device
 
     Submission = tuple[Callable[[], Callable[[], Any]], Callable[[Any], object]]
@@ -76,7 +77,7 @@ class PreparedCall:
         """INVALID_ARGUMENT, naming the argument, when the function does not take what is given."""
         self._function = function
         self._device = function.device
-        self._invoke = function.invoker.invoke
+        self._context: Context = function.session.context
         self._arguments = _pack(function, arguments, self._device)
         self._values = [
             _python_value(value, argument, self._device)
@@ -140,7 +141,7 @@ class PreparedCall:
 
     def _run(self, arguments: Sequence[object]) -> list[Any]:
         try:
-            return self._invoke(self._function.vm_function, arguments)
+            return self._context.invoke(self._function.vm_function, arguments)
         except StatusError as error:
             raise error.with_context(f"`{self._function.declaration}`") from error.__cause__
 

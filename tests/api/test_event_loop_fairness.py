@@ -207,7 +207,7 @@ def test_bytecode_that_takes_long_gives_way(tier: str, turns: int, monkeypatch: 
             return len(rounds.times)
 
         assert asyncio.run(main()) > 50
-        assert session.context.submit(count.vm_function, [turns]) == [0]
+        assert session.context.invoke(count.vm_function, [turns], invocation.SUBMITTED) == [0]
         assert count(turns) == 0
 
 

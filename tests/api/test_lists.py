@@ -101,7 +101,7 @@ def test_python_makes_the_list_and_machine_code_runs_the_function(session: Sessi
     for function in (echo, second, echo_of(session, "f64"), echo_of(session, "any")):
         function([1, 2])
     before = live(session)
-    assert "_invoke" not in python_calls(echo, [1, 2])
+    assert "unpacked" not in python_calls(echo, [1, 2])
     assert echo([3, -4, 5]) == [3, -4, 5] and echo_of(session, "f64")((2, 0.5)) == [2.0, 0.5]
     mixed = echo_of(session, "any")((2, 0.5, -3))
     assert mixed == [2, 0.5, -3] and list(map(type, mixed)) == [int, float, int]
@@ -246,7 +246,7 @@ def test_calls_with_arrays_in_lists_are_not_left_to_python(pooled: Session) -> N
         echo(value)
     before = live(pooled)
     echo(value)
-    assert "_invoke" not in python_calls(echo, value)
+    assert "unpacked" not in python_calls(echo, value)
     given, copy, null, *numbers, foreign = echo(value)
     assert null is None and numbers == [2, 0.5, 1]
     assert np.shares_memory(np.asarray(given), np.asarray(array)), "an array of the device is passed as it is"

@@ -100,6 +100,7 @@ def test_who_looks_sees_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread of the deadlines may be late: who finds that one has passed has all look."""
     word, now = Word(), 0
     monkeypatch.setattr(stop_word, "put_off", word.put_off)
+    monkeypatch.setattr(stop_word, "WORD", word._word)
     word.count_by(lambda: now)
     passed, later, left = Scope(), Scope(), Scope()
     with passed, later:

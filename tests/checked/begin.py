@@ -206,12 +206,18 @@ def _follow_heap() -> None:
         capacity: int, size: int, make_array: Callable[..., np.ndarray[Any, Any]]
     ) -> heap.HeapBlock:
         block = make(capacity, size, make_array)
-        first = block[2].ctypes.data
+        whole = block[2].base
+        assert isinstance(whole, np.ndarray)
+        first = whole.ctypes.data
         memory.forbid(first, block[0] - first)
-        memory.forbid(block[0] + capacity, first + block[2].nbytes - block[0] - capacity)
+        memory.forbid(block[0] + capacity, first + whole.nbytes - block[0] - capacity)
         return block
+
+    def apart(self: heap.HeapAllocator, capacity: int, count: int) -> list[heap.HeapBlock]:
+        return [self._reserve(capacity, capacity) for _ in range(count)]
 
     _put(heap.HeapAllocator, "_take", taken)
     _put(heap.HeapAllocator, "_put", put_back)
     _put(heap.HeapAllocator, "lend", lent)
+    _put(heap.HeapAllocator, "_reserve_some", apart)
     _put(heap, "_new_block", new_block)

@@ -16,6 +16,7 @@ from jitree.dispatch.plain.counting import CountingEngine
 from jitree.errors import InvalidArgumentError, PermissionDeniedError, ResourceExhaustedError, StatusError
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
+from tests.fuzz.endings import ENDLESS_LATER
 from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx.programs import COUNT, kernels, load
 from tests.security.programs import DIGITS, ENDLESS_INIT, GLOBALS, NATIVE, PROGRAM, VMVX
@@ -168,6 +169,14 @@ def test_output(tier: str) -> None:
     assert not any(isinstance(o, StatusError) for o in attempt(tier, "give", 1000, output=1000))
     text = str(error_of(attempt(tier, "give", 1001, output=1000)))
     assert "1001 bytes, 1000 are allowed (the limit on output)" in text
+
+
+def test_output_of_submitted_calls() -> None:
+    with sandbox(output=1000) as session:
+        function = session.load(ENDLESS_LATER).f
+        for call in (function, function.submit):
+            with pytest.raises(ResourceExhaustedError, match="1000 are allowed"):
+                call(np.zeros(4096, np.int32), np.int32(0))
 
 
 @pytest.mark.parametrize("how", ["path", "bytes", "file"])

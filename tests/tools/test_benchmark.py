@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from jitree.dispatch.context import Context
-from jitree.dispatch.invocation import Invoker
 from jitree.errors import StatusError
 from jitree.tools import benchmark, benchmark_report
 from tests.api.direct import needs_machine_code
@@ -170,13 +169,13 @@ def test_overlapping_calls_are_submitted_as_python_programs_do(
 ) -> None:
     """By machine code, from the third one on. With fences of Python every operation would be Python's."""
     general: list[str] = []
-    invoke = Invoker.invoke
+    invoke = Context.invoke
 
-    def counted(invoker: Invoker, function: Any, *others: Any) -> list[Any]:
+    def counted(context: Context, function: Any, *others: Any) -> list[Any]:
         general.append(function.name)
-        return invoke(invoker, function, *others)
+        return invoke(context, function, *others)
 
-    monkeypatch.setattr(Invoker, "invoke", counted)
+    monkeypatch.setattr(Context, "invoke", counted)
     flags = [f"--module={ASYNCHRONOUS}", f"--device={device}", "--tier=fast", "--function=add", *OVERLAPPING]
     outputs = ["--enable_output_processing", "--expected_output=64xf32=3"]
     for others in ([], outputs):

@@ -37,6 +37,8 @@ def describe(value: object) -> str:
 def listed(name: str, what: str, values: Iterable[T], *classes: type) -> tuple[T, ...]:
     """The items of a list, of one of the classes if there are any; text is no list, though it could be taken
     apart."""
+    if type(values) is tuple and not values:
+        return values
     items = None if isinstance(values, (str, bytes)) else taken_apart(values)
     if items is not None and (not classes or all(isinstance(item, classes) for item in items)):
         return items

@@ -399,19 +399,19 @@ def copy_to_device(array: npt.NDArray[Any], row: types.ElementType, device: Devi
 
         await_written(_extent(array))
     if is_packed(row):
-        return _view(_upload(_host_bytes(array, row), device), array.shape, row)
+        return BufferView(_upload(_host_bytes(array, row), device), array.shape, row.code)
     size = array.nbytes
     buffer = device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size)
     address = buffer.host_address
     if address is None:
-        return _view(_upload(_host_bytes(array, row), device), array.shape, row)
+        return BufferView(_upload(_host_bytes(array, row), device), array.shape, row.code)
     if size <= _SMALL:
         ctypes.memmove(address, array.tobytes(), size)
     else:
         from jitree.base.copying import copy_into
 
         copy_into(buffer.host_array().view(array.dtype).reshape(array.shape), array)
-    return _view(buffer, array.shape, row)
+    return BufferView(buffer, array.shape, row.code)
 
 
 def copy_view(view: BufferView, device: Device) -> BufferView:
@@ -440,13 +440,13 @@ def wrap(array: npt.NDArray[Any], device: Device) -> BufferView | None:
     if row is None or is_packed(row) or not array.flags.c_contiguous:
         return None
     buffer = device.device_allocator.import_host(_flat(array).data, DEVICE_LOCAL, BUFFER_USAGE)
-    return None if buffer is None else _view(buffer, array.shape, row)
+    return None if buffer is None else BufferView(buffer, array.shape, row.code)
 
 
 def empty(shape: tuple[int, ...], row: types.ElementType, device: Device) -> BufferView:
     """A buffer view of new memory, whatever is in there. OUT_OF_RANGE for shapes that no tensor can have."""
     size = row.byte_length(shape)
-    return _view(device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size), shape, row)
+    return BufferView(device.device_allocator.allocate(DEVICE_LOCAL, BUFFER_USAGE, size), shape, row.code)
 
 
 def to_numpy(view: BufferView, device: Device, fence: Fence | None = None) -> npt.NDArray[Any]:
@@ -481,10 +481,6 @@ def _array(data: Bytes, row: types.ElementType, shape: tuple[int, ...]) -> npt.N
     from jitree.base.elements import unpack_integers
 
     return unpack_integers(data, row, math.prod(shape)).astype(row.dtype).reshape(shape)
-
-
-def _view(buffer: Buffer, shape: tuple[int, ...], row: types.ElementType) -> BufferView:
-    return BufferView(buffer, shape, row.code, types.ENCODING_DENSE)
 
 
 def _extent(array: npt.NDArray[Any]) -> tuple[int, int]:

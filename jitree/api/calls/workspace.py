@@ -86,9 +86,10 @@ def _measured(function: CalledFunction, values: list[object]) -> int:
             f"'{function.name}' does not say how much memory it needs: it was compiled without "
             f"{TRANSIENTS}.size"
         )
-    measure = function.session.context.function_of(function.vm_function.module, name)
+    context = function.session.context
+    measure = context.function_of(function.vm_function.module, name)
     fences = [None] * (len(measure.convention.arguments) - len(values))
-    return sum(function.invoker.invoke(measure, [*values, *fences]))
+    return sum(context.invoke(measure, [*values, *fences]))
 
 
 def _by_name(function: CalledFunction, shapes: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:

@@ -111,13 +111,13 @@ def described(machine: str, flags: Iterable[str]) -> bytes:
 
 def machine() -> str:
     """As :data:`jitree.base.platform.MACHINE`; of the processor that is assumed, if one is."""
-    return next(iter(words("machine"))) if assumed() else platform.MACHINE
+    return next(iter(words("machine"))) if _assumed[0] else platform.MACHINE
 
 
 @cache
 def description() -> bytes:
     """What the system says about the first processor, a line ``name : value`` a fact; empty if nothing."""
-    if assumed():
+    if _assumed[0]:
         return _assumed[1]
     try:
         with open(_FILE, "rb", buffering=0) as file:

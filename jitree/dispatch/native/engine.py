@@ -166,8 +166,8 @@ def go_up(machine: Machine, module: tiering.NativeModule, following: int) -> Non
 
 
 def resume(machine: Machine) -> None:
-    """As :func:`promote`, for a call that goes on after what it has waited for."""
-    if not machine.frame or machine.module.native is None:
+    """As :func:`promote`, for a call of the program that has waited."""
+    if machine.module.native is None:
         return
     from jitree.dispatch.native import tiering
 
@@ -200,7 +200,8 @@ class NativeEngine:
 def _run(run: Run, machine: Machine, promote: Promote) -> None:
     if not machine.state[STATE_WORDS.slow]:
         attach(machine)
-    resume(machine)
+    if machine.frame:
+        resume(machine)
     run_loop(run, machine, promote)
 
 

@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 
-from jitree.base.finalizers import Borrowed, Finalizer
+from jitree.base.finalizers import Borrowed
 from jitree.codegen.record import size_of, words_of
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
@@ -354,14 +354,13 @@ class HandlePool:
         allocation = None if known is None else known()
         if allocation is None:
             assert self._storage is not None
-            word = (storage - table.base) >> 3
-            kept, drop = Finalizer(None), partial(table.deferred.append, (storage,))
-            table.i32[2 * word + _ENTRY.count] += 1  # no call from here to where it is known what drops it
-            kept.action = drop
+            word, drop = (storage - table.base) >> 3, partial(table.deferred.append, (storage,))
+            length = table.i64[word + _ENTRY.length]
             allocation = self._storage.allocator.allocation_over(
-                self._storage.block(storage), table.i64[word + _ENTRY.length], memory_type, usage,
-                partial(bool, kept),
-            )  # fmt: skip
+                self._storage.blocks[storage], length, memory_type, usage
+            )
+            table.i32[2 * word + _ENTRY.count] += 1  # no call from here to where it is known what drops it
+            allocation.action = drop
             self._allocations[storage] = ref(allocation)
         return allocation
 
@@ -375,7 +374,8 @@ class HandlePool:
         if table.i32[2 * above] != KIND_STORAGE:
             source = table.object(parent)
             whole = source.buffer if isinstance(source, BufferView) else cast(Buffer, source)
-            offset = start - whole.published_address if start else table.i64[word + (table.extension >> 3)]
+            first, *_ = whole.published()
+            offset = start - first if start else table.i64[word + (table.extension >> 3)]
             return whole.subspan(offset, length)
         memory_type = table.i32[2 * word + _ENTRY.access] & _TYPE_MASK
         allocation = self.allocation_of(parent, memory_type, table.i32[2 * word + _ENTRY.usage])
@@ -413,11 +413,20 @@ class HandlePool:
         rank = table.i32[2 * word + _ENTRY.rank]
         shape = word + (table.extension >> 3)
         return BufferView(
-            cast(Buffer, table.object(table.i64[word + _ENTRY.parent])),
+            self._buffer_of(table.i64[word + _ENTRY.parent]),
             tuple(table.i64[shape : shape + rank]),
             table.i32[2 * word + _ENTRY.element_type],
             table.i32[2 * word + _ENTRY.encoding],
         )
+
+    def _buffer_of(self, handle: int) -> Buffer:
+        """The buffer of a view. One that nothing else refers to goes with the view's entry, and is never
+        asked for again: it gets an object, which its entry is not told of."""
+        table, word = self._table, (handle - self._table.base) >> 3
+        owner, count = table.i32[2 * word + _ENTRY.owner], table.i32[2 * word + _ENTRY.count]
+        if owner == OWNER_CODE and count == 1 and table.i64[word + _ENTRY.parent]:
+            return self._make_buffer(word)
+        return cast(Buffer, table.object(handle))
 
     def _make_list(self, table: HandleTable, address: int) -> VmList:
         """Entry and slots stay as they are: machine code may be using them. The list keeps its table, which

@@ -70,7 +70,7 @@ class StoragePool:
         self.allocator = allocator
         self._table = table
         self._words = words
-        self._blocks: dict[int, Block] = {}
+        self.blocks: dict[int, Block] = {}
         """The lent block that each handle of the pool stands for."""
         self._lent = 0
         self._batches: dict[int, int] = {}
@@ -141,7 +141,7 @@ class StoragePool:
     def _publish(self, lent: dict[int, Block], place: int) -> None:
         """Makes entries of blocks, in front of those that a list has."""
         table = self._table
-        self._blocks |= lent
+        self.blocks |= lent
         table.keep({handle: memory for handle, (_, _, memory) in lent.items()})
         for handle, (address, capacity, _) in lent.items():
             self._lent += capacity
@@ -157,10 +157,6 @@ class StoragePool:
         """The word of the tick of the first pinned storage of a list."""
         return ((self._words[place] - self._table.base) >> 3) + _ENTRY.parent
 
-    def block(self, handle: int) -> Block:
-        """The block of a storage that is in use."""
-        return self._blocks[handle]
-
     def trim(self) -> None:
         """Gives idle blocks back."""
         table = self._table
@@ -168,7 +164,7 @@ class StoragePool:
             handle, self._words[place] = self._words[place], 0
             while handle:
                 following = table.i64[((handle - table.base) >> 3) + _ENTRY.link]
-                block = self._blocks.pop(handle)
+                block = self.blocks.pop(handle)
                 self._lent -= block[1]
                 table.unreserve(handle)
                 self.allocator.take_back(block[0])

@@ -178,10 +178,9 @@ def _refill_storage(state: Supplied, machine: Machine, site: CallSite) -> bool:
     handle_pool = state.supplier.handle_pool if state.supplier.is_local else None
     if handle_pool is None:
         return False
-    is_refilled = handle_pool.supply()
     size = machine.i64[register_index(site.arguments[_SIZE])]
     memory_type = machine.i32[register_index(site.arguments[_MEMORY_TYPE])]
-    return handle_pool.supply_storage(size, memory_type) or is_refilled
+    return handle_pool.supply_storage(size, memory_type) or handle_pool.supply()
 
 
 def _refill_memory(state: Supplied, machine: Machine, site: CallSite) -> bool:
