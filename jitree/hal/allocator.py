@@ -18,6 +18,8 @@ Charge = Callable[[int], object]
 _PAGE: Final = 4096
 
 if TYPE_CHECKING:
+    from _thread import RLock
+
     from jitree.hal.buffer import Allocation, Buffer
 
     class Borrower(Protocol):
@@ -232,9 +234,11 @@ class HostMemory:
 class LendingAllocator(Allocator):
     """Lends blocks of memory to borrowers, which hand them out without asking for each."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: RLock) -> None:
         self.borrowers: SharedWeakSet[Borrower] = SharedWeakSet()
         self._settled: Sequence[int] = (0,) * 6
+        self._lock = lock
+        self._accounting = Accounting()
 
     @property
     @abc.abstractmethod
@@ -276,8 +280,16 @@ class LendingAllocator(Allocator):
             raise InvalidArgumentError(f"counts: expected {len(self._settled)} numbers but got {len(added)}")
         self._settled = tuple(map(sum, zip(self._settled, added, strict=True)))
 
-    def _with_loans(self, statistics: AllocatorStatistics) -> AllocatorStatistics:
-        """Statistics with what borrowers have handed out. Peaks are added up."""
+    @abc.abstractmethod
+    def _collect(self) -> None:
+        """Accounts for what has come back; the caller holds the lock."""
+
+    @property
+    def statistics(self) -> AllocatorStatistics:
+        """Counts what borrowers have handed out, too. Peaks are added up."""
+        with self._lock:
+            self._collect()
+            statistics = self._accounting.snapshot()
         for counts in (self._settled, *(borrower.counts for borrower in self.borrowers)):
             for heap, first in ((statistics.device, 0), (statistics.host, 3)):
                 heap.allocated += counts[first]
