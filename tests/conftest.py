@@ -73,6 +73,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     emulation.leave_out(items)
 
 
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    return collecting.run_briefly(item, nextitem)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

@@ -80,3 +80,21 @@ def test_what_is_left_out_is_there(folder: str) -> None:
         assert reason and list(root.glob(file)), pattern
         name = test.partition("*")[0].partition("[")[0]
         assert all(f"def {name}" in path.read_text() for path in root.glob(file)), pattern
+
+
+@pytest.mark.parametrize("durations", [None, 0])
+def test_a_worker_says_of_a_test_what_tells_something(
+    monkeypatch: pytest.MonkeyPatch, durations: int | None
+) -> None:
+    """The call, and what has not passed around it; all where durations are asked for."""
+    outcomes = [("setup", True), ("call", True), ("teardown", False)]
+    reports = [SimpleNamespace(when=when, passed=passed) for when, passed in outcomes]
+    monkeypatch.setattr(collecting, "runtestprotocol", lambda item, **_: reports)
+    said: list[Any] = []
+    hook = SimpleNamespace(pytest_runtest_logreport=lambda report: said.append(report.when))
+    config = SimpleNamespace(workerinput={}, getoption={"durations": durations}.get)
+    item: Any = SimpleNamespace(config=config, ihook=hook)
+    is_done = collecting.run_briefly(item, None)
+    assert (is_done, said) == ((True, ["call", "teardown"]) if durations is None else (None, []))
+    del config.workerinput
+    assert collecting.run_briefly(item, None) is None

@@ -32,7 +32,7 @@ from jitree.cuda.suballocator import (
     Suballocator,
 )
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, ignored
-from jitree.hal.allocator import Accounting, AllocatorStatistics, Block, LendingAllocator, check_request
+from jitree.hal.allocator import Block, LendingAllocator, check_request
 from jitree.hal.buffer import UNTOLD, Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
 
@@ -104,11 +104,9 @@ class CudaAllocator(LendingAllocator):
     """Allocates a device's memory. Every request for something host-visible is served with pinned memory."""
 
     def __init__(self, stream: Stream) -> None:
-        super().__init__()
+        super().__init__(guard())
         self._stream = stream
         self._context = stream.context
-        self._lock = guard()
-        self._accounting = Accounting()
         self._device = _Pool(self, DeviceRegions(stream.context), _DEVICE_REGION)
         self._pinned = _Pool(self, PinnedRegions(stream.context), _PINNED_REGION)
         self._closed = False
@@ -216,13 +214,6 @@ class CudaAllocator(LendingAllocator):
                 stream.reclaim()
             stream.finish()
             with_lock(self._lock, self._trim, _LOCK_SECONDS)
-
-    @property
-    def statistics(self) -> AllocatorStatistics:
-        with self._lock:
-            self._collect()
-            counts = tuple(self._accounting.counts)
-        return self._with_loans(counts)
 
     # Blocks that others hand out.
 

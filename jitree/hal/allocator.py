@@ -18,6 +18,8 @@ Charge = Callable[[int], object]
 _PAGE: Final = 4096
 
 if TYPE_CHECKING:
+    from _thread import RLock
+
     from jitree.hal.buffer import Allocation, Buffer
 
     class Borrower(Protocol):
@@ -222,9 +224,11 @@ class HostMemory:
 class LendingAllocator(Allocator):
     """Lends blocks of memory to borrowers, which hand them out without asking for each."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: RLock) -> None:
         self.borrowers: SharedWeakSet[Borrower] = SharedWeakSet()
         self._settled: Sequence[int] = (0,) * 6
+        self._lock = lock
+        self._accounting = Accounting()
 
     @property
     @abc.abstractmethod
@@ -264,8 +268,16 @@ class LendingAllocator(Allocator):
             raise InvalidArgumentError(f"counts: expected {len(self._settled)} numbers but got {len(added)}")
         self._settled = tuple(map(sum, zip(self._settled, added, strict=True)))
 
-    def _with_loans(self, counts: Sequence[int]) -> AllocatorStatistics:
-        """Statistics of what was counted and what borrowers have handed out. Peaks are added up."""
+    @abc.abstractmethod
+    def _collect(self) -> None:
+        """Accounts for what has come back; the caller holds the lock."""
+
+    @property
+    def statistics(self) -> AllocatorStatistics:
+        """Counts what borrowers have handed out, too. Peaks are added up."""
+        with self._lock:
+            self._collect()
+            counts = tuple(self._accounting.counts)
         lent = (self._settled, *(borrower.counts for borrower in self.borrowers))
         total = [*map(sum, zip(counts, *lent, strict=True))]
         return AllocatorStatistics(HeapStatistics(*total[3:]), HeapStatistics(*total[:3]))

@@ -155,10 +155,12 @@ class LocalExecutable(Executable):
         """What command lists keep of it is the executable itself."""
         return self
 
-    def replace_function(self, ordinal: int, kernel: Replacing, code: int, flags: int) -> array[int]:
-        """Replaces a function's code, with ENTRY_* ``flags``, until :meth:`restore_function`. No dispatch of
-        it runs meanwhile, unless the code that runs calls this itself. Gives a copy of the original's
-        KernelEntry."""
+    def replace_function(
+        self, ordinal: int, kernel: Replacing, code: int, flags: int, environment: int
+    ) -> array[int]:
+        """Replaces a function's code, with ENTRY_* ``flags`` and what it is given, until
+        :meth:`restore_function`. No dispatch of it runs meanwhile, unless the code that runs calls this
+        itself. Gives a copy of the original's KernelEntry."""
         raise UnimplementedError(f"the functions of executable '{self.name}' cannot be replaced")
 
     def restore_function(self, ordinal: int) -> None:

@@ -23,14 +23,7 @@ from jitree.base.arguments import integer, natural
 from jitree.base.finalizers import Finalizer, SharedWeakSet, SharedWeakValues, brief_guard, uninterrupted
 from jitree.base.platform import READ, WRITE, Mapping, whole_pages
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
-from jitree.hal.allocator import (
-    Accounting,
-    AllocatorStatistics,
-    Block,
-    Charge,
-    LendingAllocator,
-    check_request,
-)
+from jitree.hal.allocator import Block, Charge, LendingAllocator, check_request
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
 
@@ -83,14 +76,12 @@ class HeapAllocator(LendingAllocator):
     def __init__(self, limit: int | None = None, *, is_zeroed: bool = False) -> None:
         """``limit``: bytes that may be live at one time, None = what the system gives. ``is_zeroed``: buffers
         are zero when they are handed out."""
-        super().__init__()
+        super().__init__(brief_guard())
         self.is_zeroed = is_zeroed
-        self._lock = brief_guard()
         self._free: dict[int, list[HeapBlock]] = {}
         self._kept = 0
         self.reserved = 0
         self._returned: deque[tuple[HeapBlock, int, int]] = deque()
-        self._accounting = Accounting()
         self._limit = limit
         self._kept_limit = _KEPT_LIMIT if limit is None else min(_KEPT_LIMIT, limit)
         self._charged = 0
@@ -268,13 +259,6 @@ class HeapAllocator(LendingAllocator):
     def allocation_over(self, block: Block, length: int, memory_type: int, usage: int) -> Allocation:
         address, _, memory = block
         return Allocation(address, length, memory_type, usage, _ALL, address, memory, device=self.device)
-
-    @property
-    def statistics(self) -> AllocatorStatistics:
-        with self._lock:
-            self._collect()
-            counts = tuple(self._accounting.counts)
-        return self._with_loans(counts)
 
     @property
     def allocated(self) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-from array import array
 from collections.abc import Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +27,10 @@ _DISPATCH: Final = layout_of(KernelDispatch)
 _JOB: Final = layout_of(Job)
 _GROUP: Final = layout_of(Workgroup)
 _SIGNATURE: Final = types.int32(types.int64, types.int64, types.int64)
-FALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+FALLBACK: Final = 0
+ENTRIES: Final = 8
+"""Where an environment has the address of a function like the compiled one, which does what that cannot do,
+also since the kernel raises; and where that of the addresses of the run's KernelEntry records."""
 
 _SOURCE: Final = """
 def entry(environment, dispatch, workgroup):
@@ -52,15 +53,15 @@ def entry(environment, dispatch, workgroup):
         if not ok:
             store64(workgroup + {first}, number)
             store64(workgroup + {last}, number + 1)
-            result = fallback(environment, dispatch, workgroup)
+            result = call_at(load64(environment + {fallback}), environment, dispatch, workgroup)
             if result != 0:
                 return np.int32(result)
         number += 1
     return np.int32(0)
 """
-_LOOK: Final = """    row = first_of_run(dispatch, {entries}, {parts}, {part})
+_LOOK: Final = """    row = first_of_run(dispatch, load64(environment + {entries}), {parts}, {part})
     if row == 0:
-        return np.int32(fallback(environment, dispatch, workgroup))
+        return np.int32(call_at(load64(environment + {fallback}), environment, dispatch, workgroup))
 """
 _HEAD: Final = "def entry(environment, dispatch, workgroup):\n"
 _GRID: Final = "    first, last = np.int64(0), np.int64(first == 0)\n    number = first\n"
@@ -81,6 +82,17 @@ def _memory(bits: int, is_store: bool = False) -> Any:
     if is_store:
         return intrinsic(lambda typing_context, address, value: (signature, generate))
     return intrinsic(lambda typing_context, address: (signature, generate))
+
+
+def _call_type(typing_context: Any, address: Any, environment: Any, dispatch: Any, workgroup: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64)] * 3)
+        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+    return types.int64(*[types.int64] * 4), generate
+
+
+_call_at: Final = intrinsic(_call_type)
 
 
 def _pointer_type(typing_context: Any, address: Any) -> Any:
@@ -130,15 +142,21 @@ _first_of_run: Final = _in_numba(run.first_of_run, neighbour=_neighbour, job_of=
 _operand_of: Final = _in_numba(run.operand_of)
 
 
-def compile_kernel(
-    kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], entries: array[int], fallbacks: Sequence[int]
-) -> list[Any]:
-    """A ``numba.cfunc`` for each dispatch of a run; its ``address`` is a function of spans (ENTRY_SPAN). What
-    it cannot do, also since the kernel raises, ``fallbacks`` do, functions like it.
+def compiled_kernel(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]]) -> list[Any]:
+    """Compiles a kernel for the tensors of a run, once: a ``numba.cfunc`` for each dispatch. Its ``address``
+    is a function of spans (ENTRY_SPAN), whose environment has FALLBACK and ENTRIES.
 
     INVALID_ARGUMENT if Numba cannot compile the kernel for arrays of these types."""
+    unnamed = (*(tuple(kind._replace(dispatch="") for kind in part) for part in tensors),)
+    key = kernel.function, kernel.by, unnamed
+    if key not in kernel.compiled:
+        kernel.compiled[key] = _compiled(kernel, tensors)
+    return kernel.compiled[key]
+
+
+def _compiled(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]]) -> list[Any]:
     looks = [
-        _LOOK.format(entries=entries.buffer_info()[0], parts=len(tensors), part=part)
+        _LOOK.format(entries=ENTRIES, fallback=FALLBACK, parts=len(tensors), part=part)
         for part in range(len(tensors))
     ]
     sources = [f"{_HEAD}{look}    return np.int32(0)\n" for look in looks]  # the last one does the work
@@ -147,13 +165,11 @@ def compile_kernel(
         "np": np, "kernel": kernel.function, "KernelCall": KernelCall, "array_at": _array_at,
         "load16": _memory(16), "load32": _memory(32), "load64": _memory(64), "store64": _memory(64, True),
         "uint32": types.uint32, "first_of_run": _first_of_run, "operand_of": _operand_of, "job_of": _job_of,
+        "call_at": _call_at,
     }  # fmt: skip
     kinds = [kind for part in tensors for kind in part]
     names |= {f"view{number}": _view_of(kind) for number, kind in enumerate(kinds)}
-    return [
-        _compiled(source, {**names, "fallback": FALLBACK(fallback)}, kernel, kinds)
-        for source, fallback in zip(sources, fallbacks, strict=True)
-    ]
+    return [_entry(source, names, kernel, kinds) for source in sources]
 
 
 def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str) -> str:
@@ -176,13 +192,14 @@ def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str)
         places="\n".join(places),
         arguments=", ".join(arguments),
         count=_DISPATCH["constant_count"],
+        fallback=FALLBACK,
         **{name: _DISPATCH[name] for name in ("count_x", "count_y", "count_z", "constants", "failure")},
         **{name: _GROUP[name] for name in ("first", "last")},
     )
     return source if kernel.by == WORKGROUP else source.replace("    number = first\n", _GRID)
 
 
-def _compiled(source: str, names: dict[str, Any], kernel: Kernel, kinds: Sequence[BoundTensor]) -> Any:
+def _entry(source: str, names: dict[str, Any], kernel: Kernel, kinds: Sequence[BoundTensor]) -> Any:
     exec(compile(source, "<kernel of the user>", "exec"), names)
     try:
         return numba.cfunc(_SIGNATURE)(names["entry"])

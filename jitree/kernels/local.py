@@ -161,11 +161,15 @@ class LocalKernel:
         ]
         self._compiled = self._compile()
         """Keeps machine code."""
+        self._environments = [
+            array("q", [callback.address, self.entries.buffer_info()[0]]) for callback in self._callbacks
+        ]
+        """What it finds fallbacks and entries in, of each function."""
         self._originals: list[array[int]] = []
         try:
             for (executable, ordinal), callback in zip(functions, self._callbacks, strict=True):
                 self._originals.append(
-                    executable.replace_function(ordinal, self, callback.address, _BY_PYTHON)
+                    executable.replace_function(ordinal, self, callback.address, _BY_PYTHON, 0)
                 )
         except BaseException:
             self.undo()
@@ -192,20 +196,20 @@ class LocalKernel:
             raise InvalidArgumentError(f"kernel {self._kernel.name}: a C function replaces one dispatch")
         if not self._kernel.is_compiled or self._kernel.address:
             return []
-        from jitree.kernels.compiled import compile_kernel
+        from jitree.kernels.compiled import compiled_kernel
 
-        fallbacks = [callback.address for callback in self._callbacks]
-        return compile_kernel(self._kernel, self._tensors, self.entries, fallbacks)
+        return compiled_kernel(self._kernel, self._tensors)
 
-    def _code(self, number: int) -> tuple[int, int]:
-        """Gives the address and ENTRY_* of code that verifies nothing. It runs when that dispatch of the run
-        comes."""
+    def _code(self, number: int) -> tuple[int, int, int]:
+        """Gives the address, ENTRY_* and environment of code that verifies nothing. It runs when that
+        dispatch of the run comes."""
         if self._kernel.address:
-            return self._kernel.address, 0
+            return self._kernel.address, 0, 0
         if not self._compiled:
-            return self._callbacks[number].address, _BY_PYTHON
+            return self._callbacks[number].address, _BY_PYTHON, 0
         is_shared = self._kernel.by == WORKGROUP and number == len(self.functions) - 1
-        return self._compiled[number].address, ENTRY_SPAN | (0 if is_shared else ENTRY_SEQUENTIAL)
+        flags = ENTRY_SPAN | (0 if is_shared else ENTRY_SEQUENTIAL)
+        return self._compiled[number].address, flags, self._environments[number].buffer_info()[0]
 
     def _install(self) -> None:
         self._verify = None
@@ -257,14 +261,14 @@ class LocalKernel:
         copied.keep_changes()
         moved = iter(copied.extents)
         copies = [[next(moved) for _ in part] for part in extents]
-        code, flags = self._code(number)
+        code, flags, environment = self._code(number)
         if not self._compiled and not self._kernel.address:
             self._call(state, copies, 0, state.total)
         else:
             self._verifying.add(state.job)
             try:
                 with state.bound_to(copies, row):
-                    self._execute(code, flags, 0, state, group)
+                    self._execute(code, flags, environment, state, group)
             finally:
                 self._verifying.discard(state.job)
         self._run_original(number, state, group)

@@ -195,13 +195,15 @@ class TabledExecutable(LocalExecutable):
     def function_address(self, ordinal: int) -> int:
         return self._entries[ordinal * _ENTRY_WORDS + _ENTRY.code]
 
-    def replace_function(self, ordinal: int, kernel: Replacing, code: int, flags: int) -> array[int]:
+    def replace_function(
+        self, ordinal: int, kernel: Replacing, code: int, flags: int, environment: int
+    ) -> array[int]:
         place = (self.entry_point(ordinal) - self._first_entry) // 8
         if ordinal not in self._replaced:
             self._replaced[ordinal] = kernel, self._entries[place : place + _ENTRY_WORDS]
             self._numbers[2 * place + _ENTRY.parts] = 0
-            self._entries[place + _ENTRY.environment] = 0
         self._entries[place + _ENTRY.cost] = 1
+        self._entries[place + _ENTRY.environment] = environment
         self._entries[place + _ENTRY.code] = code  # before the flags: code for spans takes any
         self._numbers[2 * place + _ENTRY.flags] = flags
         return self._replaced[ordinal][1]

@@ -1,6 +1,8 @@
 """Ends a process while a session is in some state: ``python -m tests.fuzz.endings STATE END``.
 
-The state prints ``reached`` when it is reached. ``STATES`` and ``ENDS`` are the table.
+The state prints ``reached`` when it is reached. ``STATES`` and ``ENDS`` are the table. Of several ends
+(``STATE FOLDER END END …``) each comes in a process that is forked here, where all is imported: that takes
+longer than most states. What they say is in the folder then, and how they have ended is printed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -25,6 +28,8 @@ from tests.security.programs import HOSTILE, VMVX
 
 STATUS: Final = 5
 """What the process is told to end with."""
+SECONDS: Final = 120.0
+"""After which a process is said not to end."""
 LIMIT: Final = 1.0
 """Seconds until a call of a thread ends that the interpreter waits for."""
 ENDLESS: Final = PROGRAMS / "endless.vmfb"
@@ -248,8 +253,8 @@ ENDS: Final[dict[str, tuple[Callable[[], object], int]]] = {
     "sys.exit": (partial(sys.exit, STATUS), STATUS),
     "os._exit": (partial(os._exit, STATUS), STATUS),
     "an exception": (fail, 1),
-    "SIGTERM": (partial(os.kill, os.getpid(), signal.SIGTERM), -signal.SIGTERM),
-    "SIGINT": (partial(os.kill, os.getpid(), signal.SIGINT), -signal.SIGINT),
+    "SIGTERM": (lambda: os.kill(os.getpid(), signal.SIGTERM), -signal.SIGTERM),
+    "SIGINT": (lambda: os.kill(os.getpid(), signal.SIGINT), -signal.SIGINT),
 }
 """How it ends, and with what status."""
 
@@ -258,7 +263,47 @@ def reached() -> None:
     print("reached", flush=True)
 
 
-def main(state: str, end: str) -> None:
+def said(folder: str, end: str, descriptor: int) -> str:
+    """The file that has what a process said on a descriptor."""
+    return os.path.join(folder, f"{end} {descriptor}")
+
+
+def forked(folder: str, end: str) -> int:
+    """A process of a session of its own, 0 in there; what it says goes to files."""
+    process = os.fork()
+    if process == 0:
+        os.setsid()
+        for descriptor in (1, 2):
+            os.dup2(os.open(said(folder, end, descriptor), os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
+    return process
+
+
+def tell_ends(processes: dict[str, int]) -> None:
+    """Waits, and prints how each has ended: its process, its status, negative for a signal, or that it has
+    not."""
+    until = time.monotonic() + SECONDS
+    for end, process in processes.items():
+        while not (ended := os.waitpid(process, os.WNOHANG))[0] and time.monotonic() < until:
+            time.sleep(0.002)
+        if not ended[0]:
+            os.kill(process, signal.SIGKILL)
+        print(end, process, os.waitstatus_to_exitcode(ended[1]) if ended[0] else "does not end", sep="\t")
+
+
+def main(state: str, *rest: str) -> None:
+    if len(rest) == 1:
+        come_to(state, *rest)
+        return
+    processes = {}
+    for end in rest[1:]:
+        processes[end] = forked(rest[0], end)
+        if not processes[end]:
+            come_to(state, end)
+            return
+    tell_ends(processes)
+
+
+def come_to(state: str, end: str) -> None:
     action, _ = ENDS[end]
     if state == AWAITED:
         an_awaited_call(action)

@@ -12,24 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.endings import AWAITED, ENDS, STATES
+from tests.fuzz.endings import AWAITED, ENDS, SECONDS, STATES, said
 from tests.hal.helpers import wait_until
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120.0
 SAYING = {"an exception": "PlannedError: planned", "SIGINT": "KeyboardInterrupt"}
 """What Python itself says of an end, after where it came."""
 NOTICE = "jitree: building native code"
 
 
-def begin(state: str, end: str, folder: Path) -> subprocess.Popen[str]:
-    """Images are in the test's folder, where they are what is built."""
+def processes(state: str, ends: list[str], folder: Path) -> dict[str, tuple[int, str]]:
+    """The process of each end, and how it has ended. Images are in the test's folder, where they are what is
+    built."""
     surroundings = os.environ | ({"JITREE_CACHE_DIR": str(folder)} if "build" in state else {})
-    return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.endings", state, end],
-        cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.endings", state, str(folder), *ends],
+        cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=2 * SECONDS, check=True,
     )  # fmt: skip
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    return {end: (int(process), how) for end, process, how in rows}
 
 
 def is_left(group: int) -> bool:
@@ -43,16 +44,13 @@ def is_left(group: int) -> bool:
 @pytest.mark.parametrize("state", [*STATES, AWAITED])
 def test_a_process_ends_as_it_is_told_to(state: str, tmp_path: Path) -> None:
     ends = [end for end in ENDS if state != AWAITED or end != "its last line"]
-    processes = {end: begin(state, end, tmp_path) for end in ends}
-    try:
-        for end, process in processes.items():
-            said, complaint = process.communicate(timeout=SECONDS)
-            lines = [line for line in complaint.splitlines() if not line.startswith(NOTICE)]
-            assert said == "reached\n", complaint
-            assert process.returncode == ENDS[end][1], complaint
-            assert lines[-1:] == [SAYING[end]] if end in SAYING else not lines, complaint
-            if "build" not in state:  # what is built outlives a process
-                wait_until(lambda group=process.pid: not is_left(group))  # type: ignore[misc]
-    finally:
-        for process in processes.values():
-            process.kill()
+    ended = processes(state, ends, tmp_path)
+    assert [*ended] == ends
+    for end, (process, how) in ended.items():
+        heard, complaint = (Path(said(str(tmp_path), end, number)).read_text() for number in (1, 2))
+        lines = [line for line in complaint.splitlines() if not line.startswith(NOTICE)]
+        assert heard == "reached\n", complaint
+        assert how == str(ENDS[end][1]), complaint
+        assert lines[-1:] == [SAYING[end]] if end in SAYING else not lines, complaint
+        if "build" not in state:  # what is built outlives a process
+            wait_until(lambda group=process: not is_left(group))  # type: ignore[misc]

@@ -49,33 +49,90 @@ def test_a_number_gives_the_same_turns_in_any_process_and_after_any_others() -> 
     assert _digests(numbers) == _digests(numbers[::-1])
 
 
-def _run(*cases: Case) -> Counter[str]:
-    found, counts = run_numbers(
-        lambda number: turns.run(cases[number]), iter([range(len(cases))]), 1, prepare=turns.prepare
-    )
+SMALL: Final = (("double", 1), ("add", 2))
+GPU_STEPS: Final = (("relay", 1), ("copies", 2), ("deferred", 3), ("called_back", 4), ("scale", 5))
+FEW: Final = (("add", 1), ("relay", 2))
+SIGNALLED: Final = Case(
+    "local-sync",
+    "plain",
+    ((("increment", 1), ("double", 2), ("storage", 3)) * 3,),
+    Schedule(3, 30, 1000, signals=0.3),
+)
+PLANNED: Final[dict[str, list[Case]]] = {
+    "the system refuses": [
+        Case(DEVICES[1], "plain", (SMALL, SMALL), Schedule(refused, 100, 100, refused=refused))
+        for refused in range(1, 12)
+    ],
+    "work of GPUs": [Case("cuda", "fast", (GPU_STEPS, GPU_STEPS), Schedule(1, 10, 1000), Pace(1e-3))],
+    "the driver fails": [
+        Case("cuda", "plain", (FEW, FEW), Schedule(1, 10, 1000), Pace(0.0, nth, result))
+        for nth in (20, 40, 60)
+        for result in RESULTS
+    ],
+    "variables": [
+        Case(
+            DEVICES[2],
+            "fast",
+            ((("accumulate", 0),) * 3, (("awaited", 494515138),) * 3),
+            Schedule(seed, gap, 100),
+        )
+        for seed, gap in ((9, 300), (11, 100))
+    ],
+    "signals": [SIGNALLED, SIGNALLED],
+}
+"""Cases by what they show. One process runs all: to prepare it takes longer than they do."""
+
+
+@pytest.fixture(scope="module")
+def planned() -> dict[str, Counter[str]]:
+    """What was counted in the cases of each name; nothing was found."""
+    named = [(name, case) for name, cases in PLANNED.items() for case in cases]
+
+    def check(number: int) -> Result:
+        name, case = named[number]
+        found, counts = turns.run(case)
+        return [f"{name}: {text}" for text in found], Counter(
+            {f"{name}/{key}": counts[key] for key in counts}
+        )
+
+    batches = iter([range(number, number + 1) for number in range(len(named))])
+    found, counts = run_numbers(check, batches, 1, prepare=turns.prepare)
     assert not found, "\n".join(map(str, found))
-    return counts
+    parts = {name: Counter[str]() for name in PLANNED}
+    for key, number in counts.items():
+        name, _, what = key.partition("/")
+        parts[name][what] = number
+    assert all(parts[name][CASES] == len(cases) for name, cases in PLANNED.items())
+    return parts
 
 
-def test_what_the_system_refuses_ends_one_step() -> None:
+def test_what_the_system_refuses_ends_one_step(planned: dict[str, Counter[str]]) -> None:
     """By its status; each step has its result afterwards."""
-    steps = (("double", 1), ("add", 2))
-    schedules = [Schedule(refused, 100, 100, refused=refused) for refused in range(1, 12)]
-    counts = _run(*(Case(DEVICES[1], "plain", (steps, steps), schedule) for schedule in schedules))
+    counts = planned["the system refuses"]
     assert counts["ResourceExhaustedError"] > 2 and counts["add"] > 20
 
 
-def test_work_of_gpus_is_done_in_turns() -> None:
+def test_work_of_gpus_is_done_in_turns(planned: dict[str, Counter[str]]) -> None:
     """Of two devices that wait for each other, and of threads that wait for them."""
-    steps = (("relay", 1), ("copies", 2), ("deferred", 3), ("called_back", 4), ("scale", 5))
-    counts = _run(Case("cuda", "fast", (steps, steps), Schedule(1, 10, 1000), Pace(1e-3)))
-    assert all(counts[name] == 2 for name, _ in steps) and counts["turns"] > 100
+    counts = planned["work of GPUs"]
+    assert all(counts[name] == 2 for name, _ in GPU_STEPS) and counts["turns"] > 100
 
 
-def test_a_call_of_the_driver_that_fails_by_seed_leaves_nothing() -> None:
-    steps = (("add", 1), ("relay", 2))
-    paces = [Pace(0.0, nth, result) for nth in (20, 40, 60) for result in RESULTS]
-    _run(*(Case("cuda", "plain", (steps, steps), Schedule(1, 10, 1000), pace) for pace in paces))
+def test_a_call_of_the_driver_that_fails_by_seed_leaves_nothing(planned: dict[str, Counter[str]]) -> None:
+    assert planned["the driver fails"]["turns"]
+
+
+def test_awaited_calls_that_wait_for_variables_have_no_order(planned: dict[str, Counter[str]]) -> None:
+    """The campaign took it for a counter that goes back (turns:10035)."""
+    assert planned["variables"]["awaited"] == 2 * 3
+
+
+def test_a_signal_comes_to_the_first_thread_where_its_handler_would_run(
+    planned: dict[str, Counter[str]],
+) -> None:
+    """Not where a function in Python returns; a seed gives the same signals each time."""
+    count = planned["signals"]["Alarm"]
+    assert count > 2 and count % 2 == 0
 
 
 class Count:
@@ -139,24 +196,3 @@ def test_the_clock_goes_on_to_the_first_deadline() -> None:
         began = turn.now
         lock.acquire()
         assert not lock.acquire(timeout=3600.0) and turn.now == began + 3600.0
-
-
-@pytest.mark.parametrize(("seed", "gap"), [(9, 300), (11, 100)])
-def test_awaited_calls_that_wait_for_variables_have_no_order(seed: int, gap: int) -> None:
-    """The campaign took it for a counter that goes back (turns:10035)."""
-    case = Case(
-        DEVICES[2],
-        "fast",
-        ((("accumulate", 0),) * 3, (("awaited", 494515138),) * 3),
-        Schedule(seed, gap, 100),
-    )
-    found, counts = run_numbers(lambda _: turns.run(case), iter([range(1)]), 1, prepare=turns.prepare)
-    assert not found and counts["awaited"] == 3, "\n".join(map(str, found))
-
-
-def test_a_signal_comes_to_the_first_thread_where_its_handler_would_run() -> None:
-    """Not where a function in Python returns; a seed gives the same signals each time."""
-    schedule = Schedule(3, 30, 1000, signals=0.3)
-    case = Case("local-sync", "plain", ((("increment", 1), ("double", 2), ("storage", 3)) * 3,), schedule)
-    found, counts = run_numbers(lambda _: turns.run(case), iter([range(1)] * 2), 1, prepare=turns.prepare)
-    assert not found and counts["Alarm"] > 2 and counts["Alarm"] % 2 == 0, found

@@ -41,6 +41,13 @@ def raising(scores: Any, out: Any) -> None:
         raise ValueError("ten scores")
 
 
+HALF, SOFT, RAISING = (
+    [pytest.param(Kernel(made, TEN), id=name) for name, made in (("python", one), ("numba", numba.njit(one)))]
+    for one in (half, softmax, raising)
+)
+"""Kernels of Python and of Numba, which is compiled once."""
+
+
 def product(weights: Any, scales: Any, _numbers: Any, x: Any, _same: Any, out: Any) -> None:
     out[:] = x @ (weights.astype(np.float32) * scales)
 
@@ -68,12 +75,12 @@ def digits(request: pytest.FixtureRequest) -> Iterator[jitree.Module]:
         yield session.load(DIGITS / f"digits.{target}.vmfb")
 
 
-@pytest.mark.parametrize("kernel", [half, numba.njit(half)], ids=["python", "numba"])
-def test_a_kernel_runs_until_it_is_undone(digits: jitree.Module, kernel: Any) -> None:
+@pytest.mark.parametrize("kernel", HALF)
+def test_a_kernel_runs_until_it_is_undone(digits: jitree.Module, kernel: Kernel) -> None:
     expected = np.asarray(digits.classify(IMAGE))
     with jitree.Session("local-sync") as other:
         same = other.load(DIGITS / "digits.llvm-cpu.vmfb")
-        handle = digits.session.replace(SOFTMAX, Kernel(kernel, TEN))
+        handle = digits.session.replace(SOFTMAX, kernel)
         assert handle.names == ("classify_dispatch_6_softmax_10xf32_dispatch_tensor_store",)
         for _ in range(3):
             assert abs(np.asarray(digits.classify(IMAGE)) - expected).max() > 0.1
@@ -82,20 +89,21 @@ def test_a_kernel_runs_until_it_is_undone(digits: jitree.Module, kernel: Any) ->
     handle.undo()
     assert np.array_equal(np.asarray(digits.classify(IMAGE)), expected)
     assert repr(handle).endswith("; undone>")
+    assert len(kernel.compiled) == kernel.is_compiled, "once for all sessions"
 
 
-@pytest.mark.parametrize("kernel", [softmax, numba.njit(softmax)], ids=["python", "numba"])
-def test_a_right_kernel_passes_and_runs_alone_then(digits: jitree.Module, kernel: Any) -> None:
+@pytest.mark.parametrize("kernel", SOFT)
+def test_a_right_kernel_passes_and_runs_alone_then(digits: jitree.Module, kernel: Kernel) -> None:
     expected = np.asarray(digits.classify(IMAGE))
-    with digits.session.replace(SOFTMAX, Kernel(kernel, TEN), atol=1e-6):
+    with digits.session.replace(SOFTMAX, kernel, atol=1e-6):
         first = np.asarray(digits.classify(IMAGE))
         assert np.array_equal(first, expected)  # the original's
         assert np.allclose(np.asarray(digits.classify(IMAGE)), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("kernel", [half, numba.njit(half)], ids=["python", "numba"])
-def test_a_wrong_kernel_is_told(digits: jitree.Module, kernel: Any) -> None:
-    with digits.session.replace(SOFTMAX, Kernel(kernel, TEN), verify=True):
+@pytest.mark.parametrize("kernel", HALF)
+def test_a_wrong_kernel_is_told(digits: jitree.Module, kernel: Kernel) -> None:
+    with digits.session.replace(SOFTMAX, kernel, verify=True):
         with pytest.raises(jitree.errors.FailedPreconditionError) as caught:
             digits.classify(IMAGE)
         text = str(caught.value)
@@ -113,12 +121,12 @@ def test_stores_outside_of_bindings_are_told(digits: jitree.Module) -> None:
         digits.classify(IMAGE)
 
 
-@pytest.mark.parametrize("kernel", [raising, numba.njit(raising)], ids=["python", "numba"])
+@pytest.mark.parametrize("kernel", RAISING)
 @pytest.mark.parametrize("verify", [False, True])
 def test_what_a_kernel_raises_is_the_error_of_the_call(
-    digits: jitree.Module, kernel: Any, verify: bool
+    digits: jitree.Module, kernel: Kernel, verify: bool
 ) -> None:
-    with digits.session.replace(SOFTMAX, Kernel(kernel, TEN), verify=verify):
+    with digits.session.replace(SOFTMAX, kernel, verify=verify):
         for _ in range(2):
             with pytest.raises(ValueError, match="ten scores") as caught:
                 digits.classify(IMAGE)

@@ -345,10 +345,12 @@ class VmvxExecutable(TabledExecutable):
                 if not self._compiled.has_left(number):
                     self._entries[number * _ENTRY_WORDS + _ENTRY_POINT.code] = _SLOW_PATH_ADDRESS
 
-    def replace_function(self, ordinal: int, kernel: Replacing, code: int, flags: int) -> array[int]:
+    def replace_function(
+        self, ordinal: int, kernel: Replacing, code: int, flags: int, environment: int
+    ) -> array[int]:
         if self._compiled is not None:
             self._compiled.hold(ordinal)
-        return super().replace_function(ordinal, kernel, code, flags)
+        return super().replace_function(ordinal, kernel, code, flags, environment)
 
     def restore_function(self, ordinal: int) -> None:
         super().restore_function(ordinal)

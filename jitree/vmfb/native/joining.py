@@ -119,7 +119,7 @@ def carry_comparison(decoder: Decoder, block: BlockRecord) -> None:
     number = load32(decoder.marks + 4 * edge_at(decoder, block.first_edge).target)
     header = block_at(decoder, number)
     ends = decoder.draft + 4 * header.exit_word
-    opcode = loop_opcode(decoder, rows, load32(decoder.draft + 4 * header.first_word))
+    opcode = paired(decoder, rows, load32(decoder.draft + 4 * header.first_word))
     if opcode == 0 or load32(ends) != COND_BR or load32(ends + 4) != load32(ends - 4):
         return
     if instructions_of(decoder, number) != 2:
@@ -138,13 +138,13 @@ def instructions_of(decoder: Decoder, number: int) -> int:
     return end_of(decoder, number, following, decoder.draft_count) - first
 
 
-def loop_opcode(decoder: Decoder, rows: int, compare: int) -> int:
-    """The opcode of a branch that carries a comparison; 0 if there is none."""
-    row = place_of(decoder.tables) + 2 * rows
-    while halfword(row) != 0:
-        if halfword(row) == compare:
-            return halfword(row + 2)
-        row += 4
+def paired(decoder: Decoder, place: int, key: int) -> int:
+    """Finds what a key is paired with in a table that ends in a key of 0; 0 if it is not there."""
+    pair = place_of(decoder.tables) + 2 * place
+    while halfword(pair) != 0:
+        if halfword(pair) == key:
+            return halfword(pair + 2)
+        pair += 4
     return 0
 
 
@@ -222,7 +222,7 @@ def longest(decoder: Decoder, word: int) -> int:
         part.slot = load32(word - 4)
         part.width = node.width
         parts += 1
-        row = 0 if node.following == 0 else following_row(decoder, node.following, key_of(decoder, word))
+        row = 0 if node.following == 0 else paired(decoder, node.following, key_of(decoder, word))
     return opcode
 
 
@@ -242,16 +242,6 @@ def key_of(decoder: Decoder, word: int) -> int:
         if load32(word + 12) == COND_BR_SIZE:
             return entry(decoder, decoder.tables.shapes, COND_BR_KEYS + 1)
     return opcode
-
-
-def following_row(decoder: Decoder, place: int, key: int) -> int:
-    """The row of the next parts with a key: pairs of both, a key of 0 at the end."""
-    pair = place_of(decoder.tables) + 2 * place
-    while halfword(pair) != 0:
-        if halfword(pair) == key:
-            return halfword(pair + 2)
-        pair += 4
-    return 0
 
 
 def holding_node(decoder: Decoder, row: int, word: int, parts: int) -> Node:
