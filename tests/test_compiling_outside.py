@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -57,3 +58,12 @@ def test_images(outside: None) -> None:
     code, rebase, entries, notes = asking.ask("image", tuple(recipe), tuple(TARGET))
     assert (code, rebase, notes) == (bytes(expected.code), bytes(expected.rebase), bytes(expected.notes))
     assert entries == expected.entries
+
+
+def test_a_changed_copy_of_the_package_builds_inside(tmp_path: Path) -> None:
+    build = ModuleType("build")
+    build.__file__ = str(tmp_path / "jitree/codegen/image/build.py")
+    build.generate = lambda recipe: "generated"  # type: ignore[attr-defined]
+    build.build = lambda generated, target: generated  # type: ignore[attr-defined]
+    asking.build_outside(build)
+    assert build.build(build.generate(own_recipes()[0]), TARGET) == "generated"
