@@ -15,6 +15,7 @@ from jitree.codegen.image.flat import hashed
 from jitree.codegen.image.shipped import CHECKED, STAMP_FILE, STAMP_VARIABLE
 from jitree.tools import build_stamp
 from tests import collecting, emulation
+from tests.aarch64 import asking
 
 # Examples are judged by their results: on a busy machine any of them may be slow once. A run tries those that
 # the last one tried, so that it fails for a change alone; `--hypothesis-profile explore` tries others.
@@ -94,6 +95,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.checked.begin import begin  # which imports much
 
         begin()
+    if asking.SOCKET:
+        asking.compile_units_outside()
     if hasattr(config, "workerinput") or STAMP_VARIABLE in os.environ:
         return
     if build_stamp.changed_since(Path(STAMP_FILE)):

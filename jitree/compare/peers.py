@@ -47,7 +47,8 @@ class Peer(abc.ABC):
         yield self
 
 
-_LIBRARIES: Final = (os.path.dirname(os.__file__), "site-packages", "dist-packages")
+_LIBRARIES: Final = (*map(os.path.dirname, (os.__file__, np.__file__)), "site-packages", "dist-packages")
+"""Parts of paths. numpy, which fills arrays in Python, may lie in any folder (``pip install --target``)."""
 _SAMPLES: Final = 64
 
 Trace = Callable[[FrameType, str, Any], Any]

@@ -101,7 +101,7 @@ class StreamUsers:
 
     def __init__(self, asked: QueriedStream, destroy: Callable[[], object]) -> None:
         self._asked = asked
-        self._here: list[None] = []
+        self._here: set[object] = set()
         self._destroy = [destroy]
         self.are_over = False
         """Whether threads may no longer ask."""
@@ -109,12 +109,14 @@ class StreamUsers:
     def ask(self, query: Callable[[bool], Item]) -> Item:
         """Counts this thread while it queries the stream, if it may: the query is told. Functions in C note
         that it is there, and that it has left. No interrupt comes before these, as it could before those of
-        a context manager: the stream would have a user for good, and never be destroyed."""
+        a context manager: the stream would have a user for good, and never be destroyed. Where memory is
+        refused for the note, no other thread's is taken back."""
+        thread = object()
         try:
-            self._here.append(None)  # first: a thread that calls `end` has to see it
+            self._here.add(thread)  # first: a thread that calls `end` has to see it
             found = query(not self.are_over)
         finally:
-            self._here.pop()
+            self._here.discard(thread)
             if self.are_over:
                 self._leave()
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jitree
+from jitree.compare import peers
 from jitree.compare.peers import GraphValue, outputs_of, traced, values_of, with_outputs
 from jitree.compare.sides import Shower
 from jitree.errors import InvalidArgumentError, NotFoundError, UnavailableError
@@ -123,6 +125,14 @@ def test_lines_that_assign_and_change_arrays() -> None:
     with pytest.raises(ZeroDivisionError):
         traced(lambda: 1 // 0, lambda name, value: None)
     assert sys.gettrace() is outer
+
+
+def test_numpy_is_no_code_of_the_user_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = [part for part in peers._LIBRARIES if not part.endswith("-packages")]
+    monkeypatch.setattr(peers, "_LIBRARIES", [part for part in elsewhere if part not in os.__file__])
+    seen: list[str] = []
+    traced(lambda: np.ones(4), lambda name, value: seen.append(name))
+    assert seen == []
 
 
 def test_values_that_are_shown_twice_count_once() -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
-from jitree.codegen.image.compile import host_target, optimized_module
-from jitree.codegen.image.generated import STRAIGHT
+from jitree.codegen.image.compile import Target, host_target, optimized_module, target_machine
+from jitree.codegen.image.generated import STRAIGHT, Unit
 from jitree.codegen.vector_math.ir import shared_texts
 from jitree.dispatch.native.nests import Nest
 from jitree.dispatch.native.ssa import Value
 from jitree.dispatch.semantics import SEMANTICS
+from tests.aarch64 import asking
 
 Bytes = npt.NDArray[np.uint8]
 _LLVM = {"i32": "i32", "i64": "i64", "f32": "float", "f64": "double", "ref": "ptr"}
@@ -89,12 +90,27 @@ class Context:
     define = declare
 
 
-def own_machine() -> Any:
+def own_machine(target: Target) -> Any:
     """An engine keeps the target machine that it is given."""
-    target = host_target()
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
     )
+
+
+def engine(texts: Sequence[str]) -> Any:
+    """What runs the function ``run`` of some texts."""
+    target = host_target()
+    layout = str(target_machine(target).target_data)  # which sets up all targets
+    own = own_machine(target)
+    unit = Unit(texts, ("run",), STRAIGHT)
+    if not asking.SOCKET:
+        return llvm.create_mcjit_compiler(optimized_module(texts, unit.entries, target, STRAIGHT), own)
+    empty = llvm.parse_assembly("")
+    empty.triple, empty.data_layout = target.triple, layout
+    made = llvm.create_mcjit_compiler(empty, own)
+    compiled = asking.ask("nest", asking.plain(unit), tuple(target))
+    made.add_object_file(llvm.ObjectFileRef.from_data(compiled))
+    return made
 
 
 class Compiled:
@@ -132,9 +148,7 @@ stopped:
 deopt:
   ret i32 0
 }}"""
-        texts = [self.text, "\n".join(shared_texts())]
-        module = optimized_module(texts, ["run"], host_target(), STRAIGHT)
-        self._engine = llvm.create_mcjit_compiler(module, own_machine())
+        self._engine = engine([self.text, "\n".join(shared_texts())])
         self._engine.finalize_object()
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
         self._function = kind(self._engine.get_function_address("run"))

@@ -72,7 +72,7 @@ define i64 @find(ptr %state, ptr %first, i64 %depth, i64 %blocks) {
         module = llvm.parse_assembly(text)
         module.triple, module.data_layout = machine.triple, str(machine.target_data)
         module.verify()
-        self._engine = llvm.create_mcjit_compiler(module, own_machine())
+        self._engine = llvm.create_mcjit_compiler(module, own_machine(host_target()))
         self._engine.finalize_object()
         kind = ctypes.CFUNCTYPE(
             ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
