@@ -32,7 +32,7 @@ from jitree.cuda.suballocator import (
     Suballocator,
 )
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, ignored
-from jitree.hal.allocator import Block, LendingAllocator, check_request
+from jitree.hal.allocator import Accounting, Block, LendingAllocator, check_request
 from jitree.hal.buffer import UNTOLD, Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
 
@@ -104,9 +104,11 @@ class CudaAllocator(LendingAllocator):
     """Allocates a device's memory. Every request for something host-visible is served with pinned memory."""
 
     def __init__(self, stream: Stream) -> None:
-        super().__init__(guard())
+        super().__init__()
         self._stream = stream
         self._context = stream.context
+        self._lock = guard()
+        self._accounting = Accounting()
         self._device = _Pool(self, DeviceRegions(stream.context), _DEVICE_REGION)
         self._pinned = _Pool(self, PinnedRegions(stream.context), _PINNED_REGION)
         self._closed = False

@@ -224,11 +224,12 @@ class HostMemory:
 class LendingAllocator(Allocator):
     """Lends blocks of memory to borrowers, which hand them out without asking for each."""
 
-    def __init__(self, lock: RLock) -> None:
+    _lock: RLock
+    _accounting: Accounting
+
+    def __init__(self) -> None:
         self.borrowers: SharedWeakSet[Borrower] = SharedWeakSet()
         self._settled: Sequence[int] = (0,) * 6
-        self._lock = lock
-        self._accounting = Accounting()
 
     @property
     @abc.abstractmethod

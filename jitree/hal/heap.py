@@ -23,7 +23,7 @@ from jitree.base.arguments import integer, natural
 from jitree.base.finalizers import Finalizer, SharedWeakSet, SharedWeakValues, brief_guard, uninterrupted
 from jitree.base.platform import READ, WRITE, Mapping, whole_pages
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
-from jitree.hal.allocator import Block, Charge, LendingAllocator, check_request
+from jitree.hal.allocator import Accounting, Block, Charge, LendingAllocator, check_request
 from jitree.hal.buffer import Allocation, Buffer
 from jitree.hal.enums import BufferCompatibility, BufferUsage, MemoryAccess, MemoryType
 
@@ -76,12 +76,14 @@ class HeapAllocator(LendingAllocator):
     def __init__(self, limit: int | None = None, *, is_zeroed: bool = False) -> None:
         """``limit``: bytes that may be live at one time, None = what the system gives. ``is_zeroed``: buffers
         are zero when they are handed out."""
-        super().__init__(brief_guard())
+        super().__init__()
         self.is_zeroed = is_zeroed
+        self._lock = brief_guard()
         self._free: dict[int, list[HeapBlock]] = {}
         self._kept = 0
         self.reserved = 0
         self._returned: deque[tuple[HeapBlock, int, int]] = deque()
+        self._accounting = Accounting()
         self._limit = limit
         self._kept_limit = _KEPT_LIMIT if limit is None else min(_KEPT_LIMIT, limit)
         self._charged = 0

@@ -139,7 +139,7 @@ def instructions_of(decoder: Decoder, number: int) -> int:
 
 
 def paired(decoder: Decoder, place: int, key: int) -> int:
-    """Finds what a key is paired with in a table that ends in a key of 0; 0 if it is not there."""
+    """Finds what a key is paired with, before a key of 0; 0 if it is not there."""
     pair = place_of(decoder.tables) + 2 * place
     while halfword(pair) != 0:
         if halfword(pair) == key:
