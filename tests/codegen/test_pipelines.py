@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from jitree.codegen.image.compile import compile_object, host_target, optimized_module, target_of
+import pytest
+
+from jitree.codegen.image.compile import Target, compile_object, host_target, optimized_module, target_of
 from jitree.codegen.image.generated import PLAIN, STRAIGHT
 from jitree.dispatch.native.lower import PROGRAM
 
@@ -26,10 +28,53 @@ done:
 """
 
 
-def test_strength_reduction_is_each_units() -> None:
-    pipelines = (PLAIN, PLAIN._replace(strength_reduction=False), PLAIN)
-    reduced, kept, again = (compile_object([_TEXT], ["clear"], host_target(), item) for item in pipelines)
-    assert reduced == again != kept
+_ADDRESSED = """
+define i64 @clear(ptr %base, i64 %number, i1 %which) {
+entry:
+  %place = getelementptr i64, ptr %base, i64 %number
+  br i1 %which, label %one, label %other
+one:
+  %x = load i64, ptr %place
+  ret i64 %x
+other:
+  ret i64 0
+}
+"""
+_SQUARES = "\n".join((
+    "define void @clear(ptr noalias %base, ptr noalias %other) {",
+    *(f"%p{n} = getelementptr i64, ptr %base, i64 {n}\n%x{n} = load i64, ptr %p{n}" for n in range(12)),
+    *(f"%y{n} = mul i64 %x{n}, %x{n}" for n in range(12)),
+    *(f"%q{n} = getelementptr i64, ptr %other, i64 {n}\nstore i64 %y{n}, ptr %q{n}" for n in range(12)),
+    "ret void\n}\n",
+))  # fmt: skip
+
+
+_X86, _ARM = target_of("x86_64", "x86-64-v2"), target_of("aarch64", "generic")
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "target"),
+    [
+        ("strength_reduction", _TEXT, _X86),
+        ("preparation", _ADDRESSED, _X86),
+        ("first_order", _SQUARES, _ARM),
+        ("last_order", _SQUARES, _ARM),
+    ],
+)
+def test_what_is_left_out_is_each_units(part: str, text: str, target: Target) -> None:
+    as_it_is = PLAIN._replace(passes=("dead_code_elimination",))
+    pipelines = (as_it_is, as_it_is._replace(**{part: False}), as_it_is)
+    whole, without, again = (compile_object([text], ["clear"], target, item) for item in pipelines)
+    assert whole == again != without
+
+
+def test_what_is_visible_to_others_is_made_internal() -> None:
+    texts = [
+        "@number = constant i64 1\ndefine i64 @run() {\n  ret i64 1\n}\n",
+        "define void @other() noinline {\n  ret void\n}\n",
+    ]
+    module = optimized_module(texts, ["run"], host_target())
+    assert [item.name for item in (*module.functions, *module.global_variables)] == ["run"]
 
 
 _CALLED = """

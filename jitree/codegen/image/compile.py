@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, Final
 
@@ -56,16 +56,12 @@ def optimized_module(
     """Links the texts into the first one, keeps only ``entries`` visible, inlines and optimises."""
     machine = target_machine(target)
     module = _parse(texts[0], target)
-    for text in [*texts[1:], *processor_texts.needed(texts, *target)]:
+    texts = [*texts, *processor_texts.needed(texts, *target)]
+    for text in texts[1:]:
         module.link_in(_parse(text, target))
     kept = set(entries)
-    for function in module.functions:
-        if not function.is_declaration and function.name not in kept:
-            function.linkage = "internal"
-            function.visibility = "default"
-    for variable in module.global_variables:
-        if not variable.is_declaration or str(variable.linkage) == "Linkage.common":
-            variable.linkage = "internal"
+    if sum(map(_visible, texts)) > len(kept):
+        _make_internal(module, kept)
     module.verify()
     unused = llvm.create_new_module_pass_manager()
     unused.add_global_dead_code_eliminate_pass()
@@ -80,6 +76,24 @@ def optimized_module(
     else:
         builder.getModulePassManager().run(module, builder)
     return module
+
+
+def _visible(text: str) -> int:
+    """Counts what a text defines for others. To ask LLVM about each takes as long as to verify them."""
+    lines = f"\n{text}"
+    functions = lines.count("\ndefine ") - lines.count("\ndefine internal ")
+    return functions + lines.count("\n@") - lines.count(" = internal ")
+
+
+def _make_internal(module: Any, kept: Container[str]) -> None:
+    """Leaves those functions visible to others."""
+    for function in module.functions:
+        if not function.is_declaration and function.name not in kept:
+            function.linkage = "internal"
+            function.visibility = "default"
+    for variable in module.global_variables:
+        if not variable.is_declaration or str(variable.linkage) == "Linkage.common":
+            variable.linkage = "internal"
 
 
 def _simplify(module: Any, builder: Any, passes: Sequence[str]) -> None:
@@ -103,8 +117,13 @@ def compile_object(
 ) -> bytes:
     """The relocatable object of some IR texts (see :class:`~jitree.codegen.image.generated.Unit`)."""
     module = optimized_module(texts, entries, target, pipeline)
-    llvm.set_option("", f"-disable-lsr={str(not pipeline.strength_reduction).lower()}")
-    llvm.set_option("", f"-disable-post-ra={str(not pipeline.last_order).lower()}")
+    for option, value in (
+        ("disable-lsr", not pipeline.strength_reduction),
+        ("disable-cgp", not pipeline.preparation),
+        ("enable-misched", pipeline.first_order),
+        ("disable-post-ra", not pipeline.last_order),
+    ):
+        llvm.set_option("", f"-{option}={str(value).lower()}")
     if CHECKED:
         from jitree.codegen.checked.instrument import instrumented
 

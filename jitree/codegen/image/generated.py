@@ -20,9 +20,13 @@ class Pipeline(NamedTuple):
     strength_reduction: bool = True
     """Whether addresses in loops become additions. To find them takes a fifth of the time of writing machine
     code."""
+    preparation: bool = True
+    """Whether addresses and conversions are moved to where they are used before instructions are selected, an
+    eleventh of the same time."""
+    first_order: bool = True
+    """Whether instructions are put in order before they have registers, a thirteenth of the same time."""
     last_order: bool = True
-    """Whether instructions are put in order once more when they have their registers, a twelfth of the same
-    time: processors do that themselves."""
+    """Whether they are once more when they have them, a twelfth: processors do that themselves."""
     passes: tuple[str, ...] = ()
     """What simplifies functions in which all calls have been inlined that are to be, by llvmlite's names, in
     this order and nothing else; none: what LLVM has for the level."""
@@ -37,13 +41,15 @@ STRAIGHT: Final = Pipeline(
     slp_vectorization=False,
     loop_unrolling=False,
     strength_reduction=False,
+    preparation=False,
+    first_order=False,
     last_order=False,
     passes=("sroa", "instruction_combine", "jump_threading", "simplify_cfg", "dead_code_elimination"),
 )
 """For code whose loops are written as they are to be, vectors with nothing in them that does not change, and
-in which little is computed twice; counters are good enough for its addresses. All that LLVM has for the level
-takes three times as long, most of it for ``instruction_combine``, again and again, and kernels are no faster
-then."""
+in which little is computed twice, and that where it is used; counters are good enough for its addresses. All
+that LLVM has for the level takes three times as long, most of it for ``instruction_combine``, again and
+again, and kernels are no faster then."""
 
 
 class Unit(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial, reduce
-from itertools import count
+from itertools import compress, count
 from operator import or_
 from typing import Final
 
@@ -42,7 +42,9 @@ from jitree.dispatch.native.ssa import (
     reverse_postorder,
     set_dominators,
     variable_of,
+    with_inner,
 )
+from jitree.vmfb.words import TAG_VALUE32, TAG_VALUE64
 
 __all__ = ["Refusal", "build"]
 
@@ -231,14 +233,44 @@ def liveness(blocks: Mapping[int, BlockViews]) -> dict[int, int]:
 
 
 def build(
-    source: ModuleSource, ordinal: int, places: Sequence[int] = (), stops: Sequence[int] = ()
+    source: ModuleSource,
+    ordinal: int,
+    places: Sequence[int] = (),
+    stops: Sequence[int] = (),
+    read: dict[int, ReadBlock] | None = None,
 ) -> SsaFunction:
     """The function from its beginning; or, with ``places`` (word indices of instructions), what can be
     reached from these, the registers being read from the frame. It leaves at ``stops``, beginnings of blocks.
+    ``read``: its blocks, if it is from its beginning and they have been read.
 
     Raises :class:`Refusal` if a register is read as another type than was written.
     """
-    return _Builder(source, source.functions[ordinal], places, stops).run()
+    function = source.functions[ordinal]
+    blocks = read_blocks(source, function, (*places, *stops)) if read is None else read
+    return _Builder(blocks, function, places, stops).run()
+
+
+class _Written(NamedTuple):
+    """Says which registers blocks may change."""
+
+    views: int
+    references: frozenset[Variable]
+
+    def may_change(self, variable: Variable, sets: Sets) -> bool:
+        return variable in self.references or bool(self.views & sets[variable])
+
+
+def _written_in(blocks: Iterable[tuple[ReadBlock, BlockViews]]) -> _Written:
+    bits, references = 0, set[Variable]()
+    for block, views in blocks:
+        bits |= views.lost | (views.moves.overwritten if views.moves is not None else 0)
+        for read in block.instructions:
+            references.update(variable for variable in read.outputs if variable.type == REF)
+            references.update(compress(read.inputs, read.moved))
+            for move in read.moves:
+                if move.tag not in (TAG_VALUE32, TAG_VALUE64):
+                    references |= {variable_of(REF, move.source), variable_of(REF, move.destination)}
+    return _Written(bits, frozenset(references))
 
 
 def _successors(block: ReadBlock) -> list[int]:
@@ -248,11 +280,15 @@ def _successors(block: ReadBlock) -> list[int]:
 
 class _Builder:
     def __init__(
-        self, source: ModuleSource, function: FunctionSource, places: Sequence[int], stops: Sequence[int]
+        self,
+        read: dict[int, ReadBlock],
+        function: FunctionSource,
+        places: Sequence[int],
+        stops: Sequence[int],
     ) -> None:
         self._function = function
         self._places = places
-        self._read = read_blocks(source, function, (*places, *stops))
+        self._read = read
         self._sets = sets_of(function.value_count)
         self._views = block_views(self._read, self._sets)
         self._live = liveness(self._views)
@@ -266,6 +302,8 @@ class _Builder:
         """The members of sets."""
         self._blocks: dict[int, Block] = {}
         self._exit_registers: dict[Block, Registers] = {}
+        self._changed: dict[Block, tuple[_Written, set[Block]]] = {}
+        """What loops may change, by header, and their blocks."""
         self._parameters: dict[Value, Variable] = {}
         self._zeros: dict[str, Value] = {}
         self._arguments: list[Value] = []
@@ -276,6 +314,10 @@ class _Builder:
             check_views(self._views, whole, self._function, self._sets)
         blocks = self._connect(reverse_postorder(ENTRY_PC, lambda pc: _successors(self._read[pc])))
         set_dominators(blocks)
+        loops = find_loops(blocks)
+        for loop in with_inner(loops):
+            inside = ((self._read[block.pc], self._views[block.pc]) for block in loop.blocks)
+            self._changed[loop.header] = _written_in(inside), loop.blocks
         for block in blocks:
             self._fill(block)
         for parameter, variable in self._parameters.items():
@@ -289,7 +331,7 @@ class _Builder:
             tuple(self._arguments),
             function.results,
             blocks,
-            find_loops(blocks),
+            loops,
             function.record,
         )
 
@@ -350,17 +392,25 @@ class _Builder:
     def _joined(self, block: Block) -> Registers:
         known = [self._exit_registers[p] for p in block.predecessors if p in self._exit_registers]
         is_complete = len(known) == len(block.predecessors)
+        written = None if is_complete else self._written_around(block)
         registers: Registers = {}
         needed = self._needed(block.pc)
         columns = zip(*(map(given.__getitem__, needed) for given in known), strict=True)
         for variable, values in zip(needed, columns, strict=True):
-            if is_complete and values.count(values[0]) == len(known):
+            is_kept = is_complete or (written is not None and not written.may_change(variable, self._sets))
+            if is_kept and values.count(values[0]) == len(known):
                 registers[variable] = values[0]
             else:
                 registers[variable] = parameter = self._value(block, variable.type, PHI)
                 block.parameters.append(parameter)
                 self._parameters[parameter] = variable
         return registers
+
+    def _written_around(self, block: Block) -> _Written | None:
+        """What may have changed where edges that are not known yet lead to a block; None: anything."""
+        written, inside = self._changed.get(block, (None, set()))
+        is_known = all(p in self._exit_registers or p in inside for p in block.predecessors)
+        return written if is_known else None
 
     # -- instructions ----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from jitree.base.records import NamedTuple
@@ -33,7 +34,7 @@ from jitree.dispatch.native.lower_function import (
 from jitree.dispatch.native.nests import Nest, find
 from jitree.dispatch.native.nests.writer import leaves_nothing_else
 from jitree.dispatch.native.prelude import BASE, prelude
-from jitree.dispatch.native.reading import TERMINATORS, borrowed, read_blocks
+from jitree.dispatch.native.reading import TERMINATORS, ReadBlock, borrowed, read_blocks
 from jitree.dispatch.native.source import FunctionSource, ModuleSource, decode
 from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.words import BASE_OPCODE, OPCODE_NAMES
@@ -91,13 +92,15 @@ def lower(
     asks: bool = True,
     roots: Sequence[int] = (),
     kernels: Container[int] = (),
+    read: Mapping[int, dict[int, ReadBlock]] = MappingProxyType({}),
 ) -> Lowered:
     """Lowers all functions, or those that are reached from ``roots``; those whose ordinals are ``resumable``
     can also be entered at loop headers and where a call goes on that has waited. ``hot`` ones are called
     often by others than the module. Python executes what compiled code does not know if it ``asks``.
-    ``kernels`` that nothing else calls borrow their references, and parts of them can be run."""
+    ``kernels`` that nothing else calls borrow their references, and parts of them can be run. ``read`` has
+    the blocks of functions that have been read."""
     refusals = _too_large(source)
-    functions = _build(source, roots or range(len(source.functions)), refusals)
+    functions = _build(source, roots or range(len(source.functions)), refusals, read)
     refusals |= {k: text for k, text in _not_worth_it(functions).items() if k not in hot}
     for ordinal in refusals:
         functions.pop(ordinal, None)
@@ -161,7 +164,12 @@ def lower(
     )
 
 
-def _build(source: ModuleSource, roots: Iterable[int], refusals: dict[int, str]) -> dict[int, SsaFunction]:
+def _build(
+    source: ModuleSource,
+    roots: Iterable[int],
+    refusals: dict[int, str],
+    read: Mapping[int, dict[int, ReadBlock]],
+) -> dict[int, SsaFunction]:
     """Functions and all that they call, by ordinal, without those that are refused. Adds to the refusals."""
     functions: dict[int, SsaFunction] = {}
     waiting = list(roots)
@@ -170,7 +178,7 @@ def _build(source: ModuleSource, roots: Iterable[int], refusals: dict[int, str])
         if ordinal in refusals or ordinal in functions:
             continue
         try:
-            function = build(source, ordinal)
+            function = build(source, ordinal, read=read.get(ordinal))
             check_supported(function)
             if len(function.loops) > _LOOP_LIMIT:
                 raise Refusal(f"{len(function.loops)} loops after each other")

@@ -201,6 +201,15 @@ class SsaLoop:
         ]
 
 
+def with_inner(loops: Sequence[SsaLoop]) -> Iterator[SsaLoop]:
+    """Loops and all inside them, inner ones after those that hold them."""
+    waiting = list(loops)
+    while waiting:
+        loop = waiting.pop(0)
+        yield loop
+        waiting += loop.children
+
+
 class SsaFunction(NamedTuple):
     """A function, or the part of it that is reachable from where execution resumes."""
 
@@ -235,11 +244,7 @@ class SsaFunction(NamedTuple):
 
     def all_loops(self) -> Iterator[SsaLoop]:
         """Inner ones after those that hold them."""
-        waiting = list(self.loops)
-        while waiting:
-            loop = waiting.pop(0)
-            yield loop
-            waiting += loop.children
+        return with_inner(self.loops)
 
     def values(self) -> Iterator[Value]:
         for block in self.blocks:

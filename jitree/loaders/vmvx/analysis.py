@@ -270,13 +270,18 @@ _LOCAL, _CONSTANTS, _BINDINGS = range(3)
 
 def stored_bindings(source: ModuleSource, ordinal: int) -> int:
     """Gives a bit for each binding that a kernel may store to. The kernel is a function of the module."""
+    return stored_in(source, ordinal, read_blocks(source, source.functions[ordinal], ()))
+
+
+def stored_in(source: ModuleSource, ordinal: int, blocks: Mapping[int, ReadBlock]) -> int:
+    """As :func:`stored_bindings`, of a kernel that has been read."""
     function = source.functions[ordinal]
     references = [register for kind, register in function.arguments if kind == REF]
     list_register = references[_BINDINGS]
     held = dict.fromkeys((references[_LOCAL], references[_CONSTANTS], list_register), _NONE)
     keeps = not KEEPS.isdisjoint(mnemonics(source))
     changed = set[int]()
-    for block, holds in _with_lists(read_blocks(source, function, ()), function.start, list_register):
+    for block, holds in _with_lists(blocks, function.start, list_register):
         numbers: dict[int, int] = {}  # by slot
         for instruction in block.instructions:
             if instruction.mnemonic.startswith(_STORES):

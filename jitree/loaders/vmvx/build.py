@@ -13,9 +13,10 @@ from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.codegen.record import Layout, layout_of
 from jitree.dispatch.native.lower import PROGRAM, lower, resumable
 from jitree.dispatch.native.prelude import BASE
+from jitree.dispatch.native.reading import read_blocks
 from jitree.dispatch.native.source import decode, mnemonics
 from jitree.hal.command_layout import KernelDispatch
-from jitree.loaders.vmvx.analysis import stored_bindings
+from jitree.loaders.vmvx.analysis import stored_in
 from jitree.loaders.vmvx.kernels import CHANGE_LISTS, KernelNotes, WorkerContextRecord
 from jitree.regs.layout import FRAME, SCRATCH, STATE
 
@@ -89,10 +90,12 @@ def generate(data: bytes, numbers: bytes) -> Generated:
     ordinal, keeps = array("i", numbers)
     wanted = (ordinal,)
     changes = sorted(name for name in mnemonics(source) if name.startswith(CHANGE_LISTS))
-    lowered = lower(source, (), wanted, asks=False, roots=wanted, kernels=() if keeps else wanted)
+    blocks = read_blocks(source, source.functions[ordinal], ())
+    kernels = () if keeps else wanted
+    lowered = lower(source, (), wanted, asks=False, roots=wanted, kernels=kernels, read={ordinal: blocks})
     refusal = f"{', '.join(changes)} in the executable" if changes else lowered.refusals.get(ordinal, "")
     parts = 0 if refusal else lowered.parts.get(ordinal, 0)
-    stores = stored_bindings(source, ordinal)
+    stores = stored_in(source, ordinal, blocks)
     loops = tuple(lowered.loops.get(ordinal, ()))
     if refusal:
         return Generated((), (), KernelNotes(parts, stores, 0, 0, 0, refusal, loops).encoded())

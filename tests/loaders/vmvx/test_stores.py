@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from jitree.dispatch.native import build as native_build
+from jitree.dispatch.native.reading import read_blocks
 from jitree.dispatch.native.source import from_program
+from jitree.loaders.vmvx import build as vmvx_build
 from jitree.loaders.vmvx.analysis import ALL, stored_bindings
-from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels, recipes
 from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 from tests.loaders.samples import FOLDER, sample
@@ -105,3 +110,19 @@ def test_kernels_of_compilers_store_to_their_last_binding(name: str) -> None:
     """Which is the only one that their result is in. Microkernels are given two at once."""
     for bits in _stored(sample(name)):
         assert bits in ((3,) if "microkernels" in name else (1, 2, 4, 8)), bits
+
+
+def test_a_builder_reads_a_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the bindings that it stores to, and for its machine code."""
+    read: list[object] = []
+
+    def reading(*given: Any) -> object:
+        read.append(given)
+        return read_blocks(*given)
+
+    for module in (vmvx_build, native_build):
+        monkeypatch.setattr(module, "read_blocks", reading)
+    program = Assembler("stores").function("f", ENTRY_CONVENTION, f"{FIRST_AND_SECOND}\nreturn []").build()
+    (recipe,) = recipes(BytecodeModule.load(program, "file"))
+    assert vmvx_build.generate(*recipe.data).entries
+    assert len(read) == 1

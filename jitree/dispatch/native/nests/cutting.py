@@ -12,7 +12,7 @@ to one iteration of that loop, in each nest whose index has the same digit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +41,8 @@ _UNKNOWN: Final = 256
 """Iterations that a loop is taken for whose number is not known at all."""
 LEAST_WORK: Final = 1 << 16
 """Instructions on one element that are too little for two threads: some microseconds in vectors."""
+_ENOUGH: Final = 64
+"""Parts of which more are no better."""
 _FULL: Final = 16
 """How many lanes there are, at least, for each one that is empty."""
 _REPEATED: Final = 16
@@ -211,24 +213,37 @@ def best_cut(nests: Sequence[Nest], scratch: set[Value]) -> Cut | None:
         return None
     if sum(map(_work, nests)) < LEAST_WORK:
         return None
-    found = [cut for last, level in _candidates(nests) if (cut := _Cutter(nests, scratch, last, level).cut())]
-    return max(found, key=_merit, default=None)
+    best: Cut | None = None
+
+    def may_be_better(parts: int) -> bool:
+        return best is None or _merit(best) < (min(parts, _ENOUGH), True)
+
+    for last, level in _candidates(nests, may_be_better):
+        cut = _Cutter(nests, scratch, last, level).cut()
+        if cut is not None and (best is None or _merit(cut) > _merit(best)):
+            best = cut
+    return best
 
 
 def _merit(cut: Cut) -> tuple[int, bool]:
-    return min(cut.most, 64), all(part.level in (None, *part.nest.plan.outer) for part in cut.nests)
+    return min(cut.most, _ENOUGH), all(part.level in (None, *part.nest.plan.outer) for part in cut.nests)
 
 
-def _candidates(nests: Sequence[Nest]) -> Iterator[tuple[Nest, Level]]:
-    """Loops of the last nest, and parts of them that are loops of others."""
+def _candidates(nests: Sequence[Nest], may_be_better: Callable[[int], bool]) -> Iterator[tuple[Nest, Level]]:
+    """Loops of the last nest, and parts of them that are loops of others, if so many parts are worth a
+    look: to part a loop plans its nest anew."""
     last = nests[-1]
     for level in last.structure.levels:
-        yield last, level
+        unit = _unit(last, level)
+        if unit is not None and may_be_better(-(-_greatest(level) // unit)):
+            yield last, level
     seen: list[Digit] = []
     for nest in nests[:-1]:
         for access in nest.structure.accesses:
             own = [item for item in last.structure.accesses if item.buffer is access.buffer]
             for level in nest.structure.levels if own else ():
+                if level.extent is None or not may_be_better(level.extent):
+                    continue  # what a loop is parted into are constant numbers
                 reading = _read_digit(nest.structure, access, level)
                 if reading is None or reading.digit in seen:
                     continue
