@@ -407,7 +407,7 @@ class _Builder:
         return registers
 
     def _written_around(self, block: Block) -> _Written | None:
-        """What may have changed where edges that are not known yet lead to a block; None: anything."""
+        """What the loop that begins with a block may change; None: anything, for edges from elsewhere."""
         written, inside = self._changed.get(block, (None, set()))
         is_known = all(p in self._exit_registers or p in inside for p in block.predecessors)
         return written if is_known else None

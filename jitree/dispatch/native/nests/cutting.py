@@ -230,8 +230,9 @@ def _merit(cut: Cut) -> tuple[int, bool]:
 
 
 def _candidates(nests: Sequence[Nest], may_be_better: Callable[[int], bool]) -> Iterator[tuple[Nest, Level]]:
-    """Loops of the last nest, and parts of them that are loops of others, if so many parts are worth a
-    look: to part a loop plans its nest anew."""
+    """Loops of the last nest, and parts of them that are loops of others.
+
+    Only where so many parts may be better: to part a loop plans its nest anew."""
     last = nests[-1]
     for level in last.structure.levels:
         unit = _unit(last, level)
