@@ -36,6 +36,8 @@ from jitree.dispatch.native.ssa import Value
 if TYPE_CHECKING:
     from jitree.dispatch.native.nests.passes import Nest
 
+SHARED_ROWS: Final = 32
+"""Iterations of a tiled loop that read the rows of a joined reduction: each part makes these anew."""
 MOST_PARTS: Final = 255
 _UNKNOWN: Final = 256
 """Iterations that a loop is taken for whose number is not known at all."""
@@ -438,7 +440,10 @@ def _together(plan: Plan, level: Level) -> int:
         return plan.lanes * (plan.vectors if plan.tiled is not None else 1)
     if plan.fold is not None and level is plan.fold.rows:
         return _full_rows(plan.fold, plan.lanes)
-    return plan.copies if level is plan.tiled else 1
+    if level is not plan.tiled:
+        return 1
+    least = SHARED_ROWS if plan.product is not None and plan.product.joined else 1
+    return -(-least // plan.copies) * plan.copies
 
 
 def _full_rows(fold: Fold, lanes: int) -> int:

@@ -9,6 +9,12 @@ one after the other: no lane is empty. Elements of the image that lie two to fou
 with strides, are side by side in the panel.
 
 What is left of a word at the end are zeros in the panel.
+
+Sums of binary32 numbers keep their order. Where the filter has its elements in the order of the program's
+loops, these are one all the same, and the panel has rows of single elements: an im2col of a block of
+iterations and a tile of lanes. That is worth it where lanes would be empty, as of rows of 40 columns, or two
+to four apart, and enough sums share a row. Convolutions of 3 by 3 with a stride of 2 take 0.55 to 0.75 of
+the time, with 40 columns 0.9, with AVX2 alone 0.8: tiles of one vector gain from one long loop, too.
 """
 
 from __future__ import annotations
@@ -18,13 +24,20 @@ from math import lcm, prod
 from typing import Final
 
 from jitree.codegen.ir_text import llvm_type
-from jitree.dispatch.native.nests import folds, reductions, tiles
+from jitree.dispatch.native.nests import folds, tiles
 from jitree.dispatch.native.nests.folds import Fold
 from jitree.dispatch.native.nests.memory import LARGEST_STRIDE, NestRegion, Panel
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.products import Products
 from jitree.dispatch.native.nests.recognise import Dependence
-from jitree.dispatch.native.nests.reductions import CONTRACTIONS, LANES, Product, factors_of
+from jitree.dispatch.native.nests.reductions import (
+    CONTRACTIONS,
+    LANES,
+    ROWS,
+    Contraction,
+    Product,
+    factors_of,
+)
 from jitree.dispatch.native.nests.structure import (
     ELEMENT_LLVM,
     ElementAccess,
@@ -38,8 +51,19 @@ from jitree.dispatch.native.nests.writer import Writer
 
 LEAST_DEPTH: Final = 8
 """Iterations of joined reductions that are worth it."""
-LONGEST_PERIOD: Final = 256
-"""Entries of the table that no others follow from: with a panel of words of as many iterations."""
+LONGEST_PERIOD: Final = 64
+"""Words of iterations whose places do not follow from those of others: a panel has room for them."""
+_SPREAD: Final = 1.2
+"""Times that a reduction takes which picks each of its vectors out of two rows or more."""
+_FAR: Final = 1.2
+_FAR_BYTES: Final = 256 << 10
+"""… whose tiles of one vector find each element in another page, if so much lies between first and last."""
+_SHORT: Final = 0.3
+"""Iterations of a tile of one vector that a loop around them takes."""
+_MAKING: Final = {False: 3, True: 8}
+"""Multiply-adds that making a vector of a row takes, by whether it is picked out of several."""
+_MASKING: Final = 3
+"""… and its mask, where no register is for masks; twice that where rows are shorter than it."""
 _LONG: Final = 16
 """Iterations of one reduction in words that need no others."""
 _WORDS: Final = llvm_type("i32", LANES)
@@ -51,13 +75,8 @@ def join_reductions(
 ) -> Product | None:  # fmt: skip
     """Finds the sum of products along several reductions; None if ``known`` is better."""
     (store, *others) = structure.stores
-    contraction = next(row for row in CONTRACTIONS if row.any_order)
-    if (
-        others
-        or store.element != contraction.total
-        or reductions.dot_lanes() != LANES
-        or not folds.has_masks()
-    ):
+    contraction = _contraction(store)
+    if others or contraction is None:
         return None
     factors = factors_of(contraction, structure, store)
     if factors is None or (known is not None and _is_in_memory(structure, known)):
@@ -69,12 +88,24 @@ def join_reductions(
         ):
             continue
         joined = _chain(one, many, summed)
-        counts = [level.count for level in joined]
-        if prod(counts) < LEAST_DEPTH or period_of(counts, contraction.products) > LONGEST_PERIOD:
+        if not (contraction.any_order or list(joined) == [level for level in summed if level.count > 1]):
+            continue
+        counts, group = [level.count for level in joined], contraction.products
+        if prod(counts) < LEAST_DEPTH or period_of(counts, group) > LONGEST_PERIOD * group:
             continue
         along = new_level(_fresh(structure, 1), vector.counter, Polynomial.constant(prod(counts)))
         return Product(contraction, element, row, along, element_signed, row_signed, joined)
     return None
+
+
+def _contraction(store: ElementAccess) -> Contraction | None:
+    """Finds what adds the products, if the processor can make their rows."""
+    if store.element == "f32":
+        row = ROWS.get(store.stored.operation)
+        return row if row is not None and row.lanes() == LANES else None
+    row = next(row for row in CONTRACTIONS if row.any_order)
+    can = row.total == store.element and row.lanes() == LANES and folds.has_masks()
+    return row if can else None
 
 
 def _fresh(structure: Structure, number: int) -> int:
@@ -144,6 +175,30 @@ def find_rows(
     return None
 
 
+def are_rows_worth_it(structure: Structure, joined: Plan, direct: Plan, columns: Level) -> bool:
+    """Whether rows that are made first take less than rows in memory.
+
+    It is estimated in vectors of lanes for an iteration of the tiled loop.
+    """
+    if direct.is_window or direct.tiled is None or joined.product is None:
+        return False
+    row, summed = structure.loads[joined.product.row], joined.product.joined
+    is_spread = row.step(columns).number != 1
+    time = _vectors_of(direct) * (_SPREAD if is_spread else 1)
+    if joined.vectors == 1:
+        is_far = abs(row.step(summed[-1]).number or 0) * row.bytes * summed[-1].count > _FAR_BYTES
+        time *= (_FAR if is_far else 1) if len(summed) == 1 else 1 + _SHORT / summed[-1].count
+    rows = 1 if joined.fold is None else joined.fold.rows.count
+    made = prod(level.count for level in joined.outer) * rows * -(-columns.count // joined.lanes)
+    masking = 0 if folds.has_masks() else _MASKING * (1 if columns.count >= joined.lanes else 2)
+    return time > _vectors_of(joined) + made * (_MAKING[is_spread] + masking) / direct.tiled.count
+
+
+def _vectors_of(plan: Plan) -> int:
+    lanes = 1 if plan.vector is None else plan.vector.count
+    return prod(level.count for level in plan.outer) * -(-lanes // plan.lanes)
+
+
 class JoinedPanels:
     """Writes the panel of words of joined reductions of one nest."""
 
@@ -153,8 +208,8 @@ class JoinedPanels:
         self._product = product
         self._plan = plan
         self._access = access = products.access
-        self._lanes = (plan.vectors + 1) * LANES
-        """Of a row. The last words written to one begin inside what is stored, and end after it."""
+        self._lanes = (plan.vectors + (plan.fold is not None)) * LANES
+        """Of a row. The last words that are written to one of several rows end after what is stored."""
         counts = [level.count for level in product.joined]
         steps = [access.step(level).number or 0 for level in product.joined]
         group = product.group
@@ -275,3 +330,25 @@ class JoinedPanels:
 
     def _store(self, text: str, place: str) -> None:
         self._writer.do(f"store {_WORDS} {text}, ptr {place}, align 4")
+
+
+class RowPanels(JoinedPanels):
+    """Writes the panel of single products: rows as they lie, a period at a time."""
+
+    def begin(self) -> None:
+        self._memory = self._writer.let(f"alloca [{self.block * self._lanes} x i32], align 64")
+
+    def _words(self, origin: str, start: str, end: str, place: str, lane: str, mask: str) -> None:
+        """Writes the rows of a vector of lanes."""
+        writer, kind, period = self._writer, ELEMENT_LLVM[self._access.element], len(self._entries)
+        count = writer.let(f"udiv i64 {writer.let(f'sub i64 {end}, {start}')}, {period}")
+        panel = writer.at(kind, self._memory, lane)
+        with writer.loop("0", count, 1, []) as part:
+            source = writer.at(kind, place, writer.let(f"mul i64 {part.counter}, {self._step}"))
+            row = writer.let(f"mul i64 {part.counter}, {period * self._lanes}")
+            row = writer.at(kind, panel, row)
+            for number, entry in enumerate(self._entries):
+                first = writer.at(kind, source, entry) if entry else source
+                text = self._products.memory.load_apart(self._access, first, self._stride, mask)
+                at = writer.at(kind, row, number * self._lanes) if number else row
+                writer.do(f"store <{LANES} x {kind}> {text}, ptr {at}, align 4")

@@ -12,7 +12,7 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.body import Body
-from jitree.dispatch.native.nests.joining import JoinedPanels
+from jitree.dispatch.native.nests.joining import JoinedPanels, RowPanels
 from jitree.dispatch.native.nests.memory import LINE_BYTES, NestOperand, NestRegion, Offsets
 from jitree.dispatch.native.nests.plan import ROWS_AHEAD
 from jitree.dispatch.native.nests.products import PairRanges, Products
@@ -75,7 +75,9 @@ class NestLoops:
         self._products: Products | None = None
         if plan.product is not None and plan.vector is not None:
             self._products = Products(writer, body.memory, structure, plan.product, plan.vector)
-            kind = JoinedPanels if plan.product.joined else WordPanels
+            kind: type[WordPanels | JoinedPanels] = WordPanels
+            if plan.product.joined:
+                kind = JoinedPanels if plan.product.group > 1 else RowPanels
             self._panels = kind(writer, self._products, plan, plan.product) if plan.packed else None
         elif plan.packed:
             accesses = [structure.loads[value] for value in plan.packed]

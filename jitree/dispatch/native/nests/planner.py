@@ -15,7 +15,7 @@ from typing import Final
 
 from jitree.base.platform import processor
 from jitree.dispatch.native.nests.folds import find_fold
-from jitree.dispatch.native.nests.joining import find_rows, join_reductions
+from jitree.dispatch.native.nests.joining import are_rows_worth_it, find_rows, join_reductions
 from jitree.dispatch.native.nests.plan import ROWS_AHEAD, Order, Plan
 from jitree.dispatch.native.nests.recognise import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.reductions import Product, extreme_of, find_product
@@ -109,10 +109,9 @@ class _Planner:
             return self._along_rows(plan, None) or self._without_lanes(plan)
         structure = self._structure
         product = find_product(structure, self._dependence, vector, self._reductions)
-        if self._reductions and structure.stores[0].element == "i32":
-            joined = join_reductions(structure, self._dependence, vector, self._reductions, product)
-            if joined is not None and self._are_reused((joined.row,), vector, self._tiled(vector)):
-                return self._of_joined(plan, joined, vector)
+        joined = self._of_joined(plan, product, vector)
+        if joined is not None and structure.stores[0].element == "i32":
+            return joined
         if product is not None and product.widens and not self._shares_words(product, vector):
             product = None
         if product is not None and not product.contraction.has_look:
@@ -128,8 +127,9 @@ class _Planner:
         if made.steps > 1 and len(made.transposed) == 1:
             return made._replace(alternative=self._prepacked(made, vector))
         if self._reductions and not (made.transposed or made.packed or made.block or made.is_window):
-            return self._folded(self._streamed(made, vector), vector)
-        return made
+            made = self._folded(self._streamed(made, vector), vector)
+        is_better = joined is not None and are_rows_worth_it(structure, joined, made, vector)
+        return joined if joined is not None and is_better else made
 
     def _outer(self, *others: Level | None) -> tuple[Level, ...]:
         return tuple(level for level in self._parallel if level not in others)
@@ -243,15 +243,18 @@ class _Planner:
         )
         return made if lies_along or made.packed else self._streamed(made, vector)
 
-    def _of_joined(self, plan: Plan, product: Product, vector: Level) -> Plan:
-        """Lanes run over rows, too, where these lie one after the other."""
-        tiled = self._tiled(vector)
+    def _of_joined(self, plan: Plan, known: Product | None, vector: Level) -> Plan | None:
+        """Lanes run over rows, too, where these lie one after the other. None if no reductions are one."""
+        product = join_reductions(self._structure, self._dependence, vector, self._reductions, known)
+        tiled, columns = self._tiled(vector), vector
+        if product is None or not self._are_reused((product.row,), vector, tiled):
+            return None
         outer = self._outer(vector, tiled)
-        tile = self._lanes * self._vectors(vector, tiled, MAXIMUM_VECTORS)
+        tile = self._lanes * self._vectors(columns, tiled, MAXIMUM_VECTORS)
         fold = find_rows(self._structure, product, vector, outer, tile)
         if fold is not None:
             vector, outer = fold.level, tuple(level for level in outer if level is not fold.rows)
-        vectors = self._vectors(vector, tiled, -(-vector.count // self._lanes))
+        vectors = self._vectors(columns, tiled, -(-vector.count // self._lanes))
         return plan._replace(
             outer=outer,
             vector=vector,

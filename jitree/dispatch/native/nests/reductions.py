@@ -76,6 +76,12 @@ def pair_lanes() -> int:
     return 16 if "avx512_bf16" in processor.words("flags") else 0
 
 
+@cache
+def row_lanes() -> int:
+    """Lanes of rows that are loaded under a mask at once; 0: there are none."""
+    return LANES if "avx2" in processor.words("flags") else 0
+
+
 def _add_bytes(writer: Writer, product: Product, value: str, elements: str, words: str) -> str:
     unsigned, signed = (elements, words) if product.row_signed else (words, elements)
     kind, width = llvm_type("i32", LANES), dot_lanes()
@@ -132,6 +138,14 @@ def _add_pairs(writer: Writer, product: Product, value: str, elements: str, word
     return writer.let(f"call {kind} {name}({kind} {value}, {pairs} {left}, {pairs} {right})")
 
 
+def _add_numbers(
+    operation: str, writer: Writer, product: Product, value: str, elements: str, words: str
+) -> str:
+    kind, words_kind = llvm_type("f32", LANES), llvm_type("i32", LANES)
+    left, right = (writer.let(f"bitcast {words_kind} {text} to {kind}") for text in (elements, words))
+    return emit(writer, operation, LANES, [left, right, value])
+
+
 class Contraction(NamedTuple):
     """Describes an instruction and the sums that it may make."""
 
@@ -171,6 +185,15 @@ CONTRACTIONS: Final = (
         is_shifted=True, any_order=False, least_depth=8, has_look=True, upper_first=True,
     ),
 )  # fmt: skip
+
+ROWS: Final = {
+    operation: Contraction(
+        "f32", "f32", 1, lambda: row_lanes(), partial(_add_numbers, operation), (operation,), None,
+        is_shifted=False, any_order=False, least_depth=1, has_look=False, upper_first=False,
+    )
+    for operation in ("fma.f32", "fma.f32.fused")
+}  # fmt: skip
+"""Single products, by instruction: what they add is put into rows first (``joining.py``)."""
 
 
 class Product(NamedTuple):

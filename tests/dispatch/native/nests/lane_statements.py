@@ -32,7 +32,7 @@ def joined(chance: random.Random) -> None:
     """Loops that are one in an index of one factor: a table has where each iteration's other factor lies."""
     counts = [chance.randint(1, 7) for _ in range(chance.randint(1, 3))]
     steps = [chance.choice((0, 1, 2, 3, 58, 3364)) for _ in counts]
-    entries, further = joining.table_of(counts, steps, 4)
+    entries, further = joining.table_of(counts, steps, chance.choice((1, 4)))
     for number, digits in enumerate(itertools.product(*map(range, counts))):
         whole = [*itertools.accumulate(counts[:0:-1], int.__mul__, initial=1)][::-1]
         place = entries[number % len(entries)] + number // len(entries) * further
