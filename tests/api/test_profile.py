@@ -16,6 +16,7 @@ import pytest
 
 from jitree import Session
 from jitree.dispatch import context
+from jitree.dispatch.invocation import WAITED_FOR
 from jitree.dispatch.plain import handlers
 from jitree.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from jitree.observe.profile import covered, merged
@@ -255,7 +256,7 @@ def calls_of_an_event_loop(tier: str) -> Any:
 def test_calls_that_an_event_loop_makes_are_of_the_line_that_runs_it(
     tier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context, "SUBMITTED", context.WAITED_FOR)  # they do not give way, however slow
+    monkeypatch.setattr(context, "SUBMITTED", WAITED_FOR)  # they do not give way, however slow
     (site,) = calls_of_an_event_loop(tier)
     assert "test_profile.py" in site.name and site.calls == 3
 

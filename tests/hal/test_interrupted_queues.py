@@ -322,16 +322,16 @@ def test_where_no_thread_starts_beside_an_event_loop_the_signal_fails(
     async def submit() -> None:
         first.signal()
         with pytest.raises(ResourceExhaustedError, match="cannot start a thread"):
-            queue.submit("work", None, last, bool, WAITS)
+            queue.submit("work", None, last, lambda: None, WAITS)
 
     queue = LocalQueue(CallerExecutor(), Profiler())
     first, done, last = (Fence([(Semaphore(), 1)]) for _ in range(3))
-    queue.submit("work", first, done, bool, WAITS)
+    queue.submit("work", first, done, lambda: None, WAITS)
     with monkeypatch.context() as patch:
         patch.setattr("jitree.hal.local.queue.start_thread", refused)
         asyncio.run(submit())
     assert done.query() == StatusCode.RESOURCE_EXHAUSTED and not queue.announced
-    queue.submit("work", None, last, bool, WAITS)
+    queue.submit("work", None, last, lambda: None, WAITS)
     assert last.wait(TIMEOUT) == StatusCode.OK
 
 

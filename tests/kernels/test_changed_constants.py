@@ -32,7 +32,7 @@ def mapped(program: Path, folder: Path) -> Path:
 
 
 def copied(session: jitree.Session) -> int:
-    return sum(executable.copied for executable in session.device.executables)  # type: ignore[attr-defined]
+    return sum(executable.copied for executable in session.device.executables)
 
 
 @pytest.mark.parametrize("kernel", [None, sort, numba.njit(sort)], ids=["own", "python", "numba"])

@@ -61,7 +61,7 @@ def test_parts_give_the_same_bits(shape: tuple[int, ...], most: int, monkeypatch
 @pytest.mark.parametrize("flags", [1, 2, 0x101])
 @pytest.mark.parametrize("compiled", [True, False])
 def test_products_of_nothing_are_zeros_in_parts(
-    shape: tuple[int, ...], flags: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, int, int, int, int, int], flags: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They took as long as the memory that they cleared, at once."""
     looks = list[None]()
