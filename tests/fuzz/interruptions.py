@@ -221,8 +221,8 @@ def check(number: int, rounds: int) -> Result:
     chance, alarms = random.Random(number), Alarms()
     device = ("local-sync", "local-task://?threads=2")[number % 2]
     found, counts = list[str](), Counter({CASES: 1})
-    with Session(device) as session:  # what a process makes once
-        session.load(ARITHMETIC)
+    with Session(device, tier="native") as session:  # what a process makes once, machine code too
+        session.load(ARITHMETIC, ASYNCHRONOUS, STATE)
     before = resources()
     with Session(device) as session, ThreadPoolExecutor(1) as other:
         session.load(ARITHMETIC, ASYNCHRONOUS, STATE)
