@@ -385,37 +385,6 @@ def test_builders_of_kernels_import_little(generator: str) -> None:
     assert result.stdout.splitlines() == ["[]", "[]"]
 
 
-def test_builders_find_the_library_of_llvm_without_imports() -> None:
-    program = (
-        "import sys\n"
-        "from jitree.codegen.image import builder_process\n"
-        "builder_process.import_llvm()\n"
-        "print(sorted({'importlib.resources', 'llvmlite.binding', 'tempfile'} & set(sys.modules)))\n"
-        "import importlib.resources, llvmlite.binding\n"
-        "print(importlib.resources.files('jitree').is_dir(), bool(llvmlite.binding.llvm_version_info))"
-    )
-    command = [sys.executable, "-c", program]
-    result = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert result.stdout.splitlines() == ["['llvmlite.binding']", "True True"]
-
-
-def test_a_binding_that_asks_for_more_is_imported_by_who_needs_it(tmp_path: Path) -> None:
-    package = tmp_path / "llvmlite"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "binding.py").write_text("import importlib.resources as found\nfound.contents('llvmlite')\n")
-    program = (
-        "import sys\n"
-        "from jitree.codegen.image import builder_process\n"
-        f"sys.path.insert(0, {str(tmp_path)!r})\n"
-        "builder_process.import_llvm()\n"
-        "print(sorted({'importlib.resources', 'llvmlite.binding'} & set(sys.modules)))"
-    )
-    command = [sys.executable, "-c", program]
-    result = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert result.stdout.splitlines() == ["[]"]
-
-
 # -- relocations of aarch64 ------------------------------------------------------------------------------
 
 _ADRP, _ADR, _ADD, _LDR64, _LDR32, _B, _BL = (

@@ -13,14 +13,11 @@ import json
 import os
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from ctypes import CDLL
-from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import PurePath
 from struct import unpack
 from threading import Thread
-from types import ModuleType
 from typing import Final
 
 
@@ -62,27 +59,6 @@ def map_llvm(folders: list[str]) -> Thread:
     return thread
 
 
-def import_llvm() -> None:
-    """Imports LLVM's binding without ``importlib.resources``.
-
-    That would find the library, which lies beside the binding, in a sixth of the time of a builder's start.
-    If it lies elsewhere, or more is asked of that module, the import is left to who needs it.
-    """
-    name = "importlib.resources"
-    stand_in = ModuleType(name)
-    stand_in.files = _folder  # type: ignore[attr-defined]
-    stand_in.as_file = nullcontext  # type: ignore[attr-defined]
-    sys.modules[name] = stand_in
-    with suppress(ImportError, AttributeError, OSError, TypeError):
-        import_module("llvmlite.binding")
-    del sys.modules[name]
-
-
-def _folder(package: str) -> PurePath:
-    """Where a package is that is being imported."""
-    return PurePath(sys.modules[package].__path__[0])
-
-
 def wait_while_held(work: int) -> None:
     """Leaves all processors to the program as long as it says so (:meth:`.WorkList.hold`)."""
     while unpack("d", os.pread(work, 8, 0))[0] > time.monotonic():
@@ -101,5 +77,4 @@ if __name__ == "__main__":
 
     mapping.join()  # a process with several threads makes no copies
     wait_while_held(kept)
-    import_llvm()
     main()
