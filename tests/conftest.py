@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from jitree.base.folding import keep_tracebacks
 from jitree.codegen import image
@@ -19,8 +19,10 @@ from tests.aarch64 import asking
 
 # Examples are judged by their results: on a busy machine any of them may be slow once. A run tries those that
 # the last one tried, so that it fails for a change alone; `--hypothesis-profile explore` tries others.
-settings.register_profile("explore", deadline=None)
-settings.register_profile("jitree", deadline=None, derandomize=True)
+# No test fails since the machine is slow: the first numbers that Hypothesis draws have it read all sources.
+_SLOW = [HealthCheck.too_slow]
+settings.register_profile("explore", deadline=None, suppress_health_check=_SLOW)
+settings.register_profile("jitree", deadline=None, derandomize=True, suppress_health_check=_SLOW)
 settings.load_profile("jitree")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import io
 import os
 import select
@@ -330,6 +331,28 @@ def test_builder_that_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cache, "load", lambda recipe, key: None)
     with pytest.raises(UnavailableError, match="ended with code 0"):
         image.wait(recipe("texts"))
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "reason"),
+    [
+        (127, "", "Python could not be started"),
+        (127, "no libpython3", "no libpython3"),
+        (126, "", "Python could not be started"),
+        (130, "", "it printed nothing"),
+        (errno.ENOSPC, "half a", "No space left on device"),
+    ],
+)
+def test_codes_of_builders(
+    code: int, printed: str, reason: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are numbers of the system's errors, others those of what starts programs."""
+    python = tmp_path / "Python"
+    python.write_text(f"#!/bin/sh\nprintf '{printed}'\nexit {code}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(UnavailableError, match=rf"ended with code {code}: (\S+/)?{reason} \("):
+        image.Provider(recipe("texts")).wait()
 
 
 _WAIT = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitree.vmfb.decode import BytecodeModule
@@ -10,7 +10,7 @@ from tests.dispatch.harness import compile_here
 from tests.dispatch.random_programs import TypedWriter, outcome, typed_program
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20)
 @given(data=st.data(), arguments=st.tuples(st.integers(-4, 20), st.integers(-4, 20), st.integers(-4, 70)))
 def test_native_and_plain_agree(data: st.DataObject, arguments: tuple[int, int, int]) -> None:
     text = TypedWriter(lambda some: data.draw(st.sampled_from(some))).program()

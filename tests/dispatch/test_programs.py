@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitree.dispatch.semantics import SEMANTICS
@@ -113,13 +113,13 @@ def check_arithmetic(program: Program, values: tuple[float, ...], prepare: Prepa
     assert results[0] == results[1]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None)
 @given(arithmetic(), inputs)
 def test_arithmetic(program: Program, values: tuple[float, ...]) -> None:
     check_arithmetic(program, values, nothing, "fast")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None)
 @given(arithmetic(), inputs)
 def test_arithmetic_in_native_code(program: Program, values: tuple[float, ...]) -> None:
     check_arithmetic(program, values, compile_here, "native")
@@ -184,13 +184,13 @@ def shape(value: object) -> object:
     return ("buffer", bytes(value)) if isinstance(value, VmBuffer) else value
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None)
 @given(references(), st.sampled_from([15, 16, 17]))
 def test_references(program: Program, bytecode: int) -> None:
     check_references(program, bytecode, nothing, "fast")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None)
 @given(references(), st.sampled_from([15, 16, 17]))
 def test_references_in_native_code(program: Program, bytecode: int) -> None:
     check_references(program, bytecode, compile_here, "native")

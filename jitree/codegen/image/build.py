@@ -45,11 +45,16 @@ def _module(recipe: Recipe) -> str:
 
 
 def build(generated: Generated, target: Target) -> FlatImage:
-    """Compiles, on all processors, and links. Imports llvmlite."""
+    """Compiles, on all processors, and links. Imports llvmlite.
+
+    Programs, which begin with a copy of a base, are written for this process's target, or the one it assumes:
+    LLVM ends the process where a target lacks what they name.
+    """
     from jitree.codegen.image.compile import compile_unit
     from jitree.codegen.image.link import link
     from jitree.codegen.image.worklist import spread
 
+    assert generated.base is None or target == target_here(), f"programs are written for {target_here()}"
     objects = spread(partial(compile_unit, target=target), generated.units)
     base = None if generated.base is None else _base(generated.base, target)
     return link(objects, generated.entries, generated.notes, base)

@@ -41,6 +41,9 @@ takes two milliseconds of Python, as long as some kernels, and no call is to wai
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes", "numba", "llvmlite", "elftools")
 """This one and what is installed with it: what generators may import."""
 
+_NOT_STARTED: Final = range(126, 128)
+"""Codes of shells, and of the system's linker, for a program that cannot be started."""
+
 SPARE_SECONDS: Final = 10
 """Seconds of a processor that each process of a builder may take beside the limit: to start takes one."""
 SPARE_MEMORY: Final = 1 << 30
@@ -105,8 +108,9 @@ class Builder:
         """What went wrong; of a builder that has ended without leaving an image."""
         code = self._code or 0
         lines = (cache.read(self._log.name) or b"").decode(errors="backslashreplace").strip().splitlines()
-        reason = lines[-1] if lines else "it printed nothing"
-        if code in errno.errorcode and code > 1:  # what it printed may be cut off, on a full disk
+        silent = f"{sys.executable} could not be started" if code in _NOT_STARTED else "it printed nothing"
+        reason = lines[-1] if lines else silent
+        if code in errno.errorcode and 1 < code < _NOT_STARTED.start:  # on a full disk texts are cut off
             reason = os.strerror(code)
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         limited = ", within the limits of its session on load time and memory" if self._is_limited else ""

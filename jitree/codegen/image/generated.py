@@ -62,7 +62,12 @@ class Unit(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """Everything an image is made of. It is the same on every machine, for every machine."""
+    """Everything an image is made of.
+
+    The package's own images are the same on every machine, for every machine. Programs are written for a
+    processor, the one that the process has or assumes: shapes of nests and instructions that they name go by
+    its features.
+    """
 
     units: Sequence[Unit]
     """Functions of one may call those of another, without being inlined."""
