@@ -55,14 +55,15 @@ class Resources(Unique):
         """The types of references that sessions of the instance have in common."""
         self.ref_types.declare(HAL_TYPES)
         self._loaders = None if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
-        self._host_allocator: HeapAllocator | None = None
+        self._host_allocators: list[HeapAllocator] = []
+        """The first one counts: threads may make some at the same time."""
 
     @property
     def host_allocator(self) -> Allocator:
         """Memory of the host for code that needs buffers without a device."""
-        if self._host_allocator is None:
-            self._host_allocator = HeapAllocator()
-        return self._host_allocator
+        if not self._host_allocators:
+            self._host_allocators.append(HeapAllocator())
+        return self._host_allocators[0]
 
     @property
     def loaders(self) -> tuple[ExecutableLoader, ...]:

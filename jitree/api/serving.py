@@ -39,8 +39,8 @@ _RELOADING: Final = "_reloading"
 """The attribute that has the turn of threads that reload it."""
 _COUNTED: Final = (CALLS, FAILURES, WAITS)
 _OF_A_FUNCTION: Final = (
-    "signature", "packers", "unpackers", "known_sizes", "_order", "_updates", "_storing", "_argument_count",
-    "_vm_function", "_context",
+    "signature", "packers", "unpackers", "known_sizes", "_order", "_updates", "_storing", "_has_rest",
+    "_argument_count", "_vm_function", "_context",
 )  # fmt: skip
 """What a function has of the context that runs it."""
 _OF_A_SESSION: Final = (

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain, filterfalse, repeat, starmap
-from operator import add, call, itemgetter, methodcaller
+from itertools import chain, compress, filterfalse, repeat, starmap
+from operator import add, call, itemgetter, methodcaller, not_
 from typing import Any, Final
 
 from jitree import errors
@@ -319,14 +319,22 @@ class Discarded(Finalizer):
     and must not touch the driver there.
 
     All that is made in a context refers to this. The last of it may die long after its device: what is left
-    goes back then, before the context, which other libraries may go on using."""
+    goes back then, before the context, which other libraries may go on using. What is current on the thread
+    stays so. All of that is in C: an interrupt comes after it."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_back", "_context", "_left")  # which end in this order
 
     def __init__(self, context: Owned) -> None:
         """``context``: the owner of what the context is retained by."""
+        driver, pushed = context.driver, list[Action]()
         self._left: deque[Action] = deque()
-        super().__init__(uninterrupted(partial(_give_back_rest, self._left, context)))
+        push = partial(driver.cuCtxPushCurrent, context.handle)
+        results = map(_RESULT, map(call, compress((push,), map(bool, (self._left,)))))
+        entered = map(pushed.append, compress((driver.cuCtxPopCurrent,), map(not_, results)))
+        rest = chain.from_iterable(compress((self._left,), map(not_, entered)))
+        super().__init__(uninterrupted(partial(deque, map(call, rest), 0)))
+        self._back = Finalizer(uninterrupted(partial(deque, map(call, pushed), 0)))
+        self._context = context
 
     def leave(self, after: Iterable[Action], calls: Iterator[Action]) -> Action:
         """Makes what leaves calls here. ``after`` each of them something is called, which lives until
@@ -342,13 +350,3 @@ class Discarded(Finalizer):
                 next(made)
             except IndexError:  # another thread was quicker
                 return
-
-
-def _give_back_rest(left: deque[Action], context: Owned) -> None:
-    """Gives back what is left of a context. What is current on this thread stays so."""
-    driver = context.driver
-    if left and not driver.cuCtxPushCurrent(context.handle)[0]:
-        try:
-            deque(map(call, left), 0)
-        finally:
-            driver.cuCtxPopCurrent()

@@ -137,7 +137,8 @@ class Device(Unique, QueueOperations):
         self._own(allocator)
         self.device_allocator = allocator
         """Allocates memory that the device uses."""
-        self._host_allocator: Allocator | None = None
+        self._host_allocators: list[Allocator] = []
+        """The first one counts: threads may make some at the same time."""
         self.usual_channel_provider: ChannelProvider | None = None
         """Where programs learn of their group unless the host says it; None: what started the process."""
         self.channel_provider: ChannelProvider | None = None
@@ -165,13 +166,13 @@ class Device(Unique, QueueOperations):
     @property
     def host_allocator(self) -> Allocator:
         """Allocates host memory for objects that the device itself does not touch."""
-        if self._host_allocator is None:
-            self._host_allocator = HeapAllocator()
-        return self._host_allocator
+        if not self._host_allocators:
+            self._host_allocators.append(HeapAllocator())
+        return self._host_allocators[0]
 
     @host_allocator.setter
     def host_allocator(self, allocator: Allocator) -> None:
-        self._host_allocator = allocator
+        self._host_allocators = [allocator]
 
     @property
     def array_exchange(self) -> ArrayExchange | None:

@@ -243,9 +243,10 @@ class HeapAllocator(LendingAllocator):
         return blocks
 
     def _reserve_some(self, capacity: int, count: int) -> list[HeapBlock]:
-        """Blocks side by side: memory that goes back to the system with the last of them."""
-        if not count:
-            return []
+        """Blocks side by side: memory that goes back to the system with the last of them. So each is one by
+        itself where a limit counts those that are in use."""
+        if not count or self._limit is not None:
+            return [self._reserve(capacity, capacity) for _ in range(count)]
         address, size, memory = self._reserve(capacity * count, capacity * count)
         starts = range(0, size, capacity)
         return [(address + start, capacity, memory[start : start + capacity]) for start in starts]

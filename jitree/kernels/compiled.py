@@ -13,15 +13,17 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from jitree.base.finalizers import SharedWeakKeys
+from jitree.base.records import NamedTuple
 from jitree.codegen.record import layout_of
 from jitree.errors import InvalidArgumentError, pass_interruption
 from jitree.hal.command_layout import Job, KernelDispatch, Workgroup
 from jitree.kernels import run
-from jitree.kernels.kernel import WORKGROUP, KernelCall
+from jitree.kernels.kernel import WORKGROUP, Kernel, KernelCall
 from jitree.observe.export_names import PADDING
 
 if TYPE_CHECKING:
-    from jitree.kernels.kernel import BoundTensor, Kernel
+    from jitree.kernels.kernel import BoundTensor
 
 _DISPATCH: Final = layout_of(KernelDispatch)
 _JOB: Final = layout_of(Job)
@@ -148,10 +150,32 @@ def compiled_kernel(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]]) ->
 
     INVALID_ARGUMENT if Numba cannot compile the kernel for arrays of these types."""
     unnamed = (*(tuple(kind._replace(dispatch="") for kind in part) for part in tensors),)
-    key = kernel.function, kernel.by, unnamed
-    if key not in kernel.compiled:
-        kernel.compiled[key] = _compiled(kernel, tensors)
-    return kernel.compiled[key]
+    key, all_kept = (kernel.function, kernel.by, unnamed), _kept.setdefault(kernel, {})
+    kept = all_kept.get(key)
+    if kept is None or not kept.is_of(kernel.function):
+        code = _compiled(kernel, tensors)
+        kept = all_kept[key] = _Kept(code, _overloads(kernel.function))
+    return kept.code
+
+
+class _Kept(NamedTuple):
+    """Machine code, and what Numba had of the kernel itself when that was compiled."""
+
+    code: list[Any]
+    overloads: dict[int, Any]
+    """By ``id``: they stay what they are."""
+
+    def is_of(self, function: Any) -> bool:
+        """Whether the function has not been compiled anew since (``function.recompile()``)."""
+        return self.overloads.keys() <= _overloads(function).keys()
+
+
+_kept: Final = SharedWeakKeys[Kernel, dict[object, _Kept]]()
+"""By the types of tensors: sessions share it. A copy of a kernel, or a pickle, has none of it."""
+
+
+def _overloads(function: Any) -> dict[int, Any]:
+    return {id(found): found for found in tuple(getattr(function, "overloads", {}).values())}
 
 
 def _compiled(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]]) -> list[Any]:

@@ -161,8 +161,6 @@ class Kernel:
         self.shared_memory = shared_memory
         self.arguments = dict(arguments or {})
         self.entry = entry
-        self.compiled: dict[object, list[Any]] = {}
-        """Machine code of a Numba function, by the types of tensors: sessions share it."""
 
     @property
     def name(self) -> str:

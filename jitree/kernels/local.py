@@ -167,10 +167,9 @@ class LocalKernel:
         """What it finds fallbacks and entries in, of each function."""
         self._originals: list[array[int]] = []
         try:
-            for (executable, ordinal), callback in zip(functions, self._callbacks, strict=True):
-                self._originals.append(
-                    executable.replace_function(ordinal, self, callback.address, _BY_PYTHON, 0)
-                )
+            for number, (executable, ordinal) in enumerate(functions):
+                code = self._callbacks[number].address, _BY_PYTHON, self._environment(number)
+                self._originals.append(executable.replace_function(ordinal, self, *code))
         except BaseException:
             self.undo()
             raise
@@ -200,6 +199,11 @@ class LocalKernel:
 
         return compiled_kernel(self._kernel, self._tensors)
 
+    def _environment(self, number: int) -> int:
+        """The address of what code is given, also before it runs: another thread may have read that of a
+        record when the code changes."""
+        return self._environments[number].buffer_info()[0] if self._compiled else 0
+
     def _code(self, number: int) -> tuple[int, int, int]:
         """Gives the address, ENTRY_* and environment of code that verifies nothing. It runs when that
         dispatch of the run comes."""
@@ -209,7 +213,7 @@ class LocalKernel:
             return self._callbacks[number].address, _BY_PYTHON, 0
         is_shared = self._kernel.by == WORKGROUP and number == len(self.functions) - 1
         flags = ENTRY_SPAN | (0 if is_shared else ENTRY_SEQUENTIAL)
-        return self._compiled[number].address, flags, self._environments[number].buffer_info()[0]
+        return self._compiled[number].address, flags, self._environment(number)
 
     def _install(self) -> None:
         self._verify = None

@@ -192,6 +192,23 @@ def test_functions_that_callers_have_are_those_of_the_new_module(session: Sessio
     assert f(2) == 12
 
 
+def test_a_function_that_gains_storage_refuses_what_lies_in_it() -> None:
+    """Memory of two results is no one memory, whatever the program before had it for."""
+
+    def program(first: str, second: str) -> bytes:
+        given = f"%a: tensor<4xf32> {first}, %b: tensor<4xf32> {second}"
+        attrs = {"iree.abi.declaration": f"sync func @f({given}) -> (%y: tensor<4xf32>, %z: tensor<4xf32>)"}
+        return Assembler("m").function("f", "0rr_rr", "return [%r0, %r1]", attrs=attrs).build()
+
+    storages = [f"{{iree.abi.output = {number} : index}}" for number in range(2)]
+    with Session("local-sync") as session:
+        f, one = session.load(program("", "")).f, session.to_device(X)
+        f(one, one)
+        session.reload(program(*storages))
+        with pytest.raises(InvalidArgumentError, match="lies in the memory of"):
+            f(one, one)
+
+
 def test_a_session_that_another_thread_closes_is_not_reloaded(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

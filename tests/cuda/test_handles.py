@@ -217,6 +217,21 @@ def test_what_dies_after_its_device_is_given_back(fake: FakeDriver) -> None:
     assert fake.names()[-1] == "cuDevicePrimaryCtxRelease"
 
 
+def test_an_interrupt_as_the_last_of_a_context_ends(fake: FakeDriver) -> None:
+    """All is given back, and what was current on the thread is so still."""
+    before = made(fake)
+    for interruption in interruptions("/jitree/"):
+        context = CudaContext(fake, 0)
+        context.enter()
+        held = [context, context.make("cuEventCreate", (0,), "cuEventDestroy"), DeviceRegions(context)]
+        held.append(held[2].allocate(64))  # type: ignore[attr-defined]
+        del context
+        fake.cuCtxSetCurrent(0x101)  # of another device
+        interruption.during(held.clear)
+        gc.collect()
+        assert made(fake) == before and fake.current() == 1
+
+
 def test_what_the_driver_refuses_is_not_given_back(fake: FakeDriver, device: CudaDevice) -> None:
     context = device.context
     context.enter()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import jitree
 from jitree.errors import (
     InvalidArgumentError,
     OutOfRangeError,
@@ -66,6 +67,25 @@ def test_allocator_refuses_nonsense() -> None:
         allocator.allocate(0, 0, 1 << 60)
     with pytest.raises(ResourceExhaustedError):
         allocator.allocate(0, 0, 1 << 80)
+
+
+@pytest.mark.parametrize("where", ["jitree.hal.device", "jitree.api.resources"])
+def test_threads_that_ask_at_once_have_the_same_memory_of_the_host(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread asks while the first one makes it."""
+    owner: Any = jitree.Instance()
+    if where.endswith("device"):
+        owner = owner.create_device("local-sync")
+    others = list[HeapAllocator]()
+
+    def make() -> HeapAllocator:
+        monkeypatch.undo()
+        others.append(owner.host_allocator)
+        return HeapAllocator()
+
+    monkeypatch.setattr(f"{where}.HeapAllocator", make)
+    assert [owner.host_allocator] == others == [owner.host_allocator]
 
 
 def test_allocator_limit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -88,6 +89,22 @@ def test_machine_code_hands_out_limited_memory() -> None:
         for _ in range(CALLS):
             buffers(session, "m")
         assert sum(borrower.counts[0] for borrower in allocator.borrowers) >= CALLS // 2 * sum(SIZES)
+
+
+def test_what_a_limit_does_not_count_goes_back() -> None:
+    """A program that kept one block of each batch had sixteen times the memory that its limit says."""
+    allocator = HeapAllocator(limit=32 << 10)
+    tracemalloc.start()
+    try:
+        first, *others = allocator.lend(16 << 10, 16)
+        for block in others:
+            allocator.take_back(block[0])
+        del block, others
+        allocator.trim()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held - first[1] < 16 << 10
 
 
 def test_what_is_elsewhere_counts_until_it_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 import jitree
 from jitree.hal.command_layout import KernelDispatch
-from jitree.kernels import Kernel, KernelCall
+from jitree.kernels import Kernel, KernelCall, compiled
+from jitree.loaders.library import TabledExecutable
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits"
@@ -24,6 +26,7 @@ TEN = ["10xf32@0", "10xf32"]
 SIZES = [
     "1024x1024xi8", "1024xf32", "1024x1024xf32", "8x1024xf32", "1024x1024xf32", "8x1024xf32",
 ]  # fmt: skip
+FACTOR = np.float32(0.5)
 RUN = ["dequantised.main_dispatch_0*", "*matmul*"]
 
 
@@ -89,7 +92,45 @@ def test_a_kernel_runs_until_it_is_undone(digits: jitree.Module, kernel: Kernel)
     handle.undo()
     assert np.array_equal(np.asarray(digits.classify(IMAGE)), expected)
     assert repr(handle).endswith("; undone>")
-    assert len(kernel.compiled) == kernel.is_compiled, "once for all sessions"
+    assert len(compiled._kept.get(kernel) or ()) == kernel.is_compiled, "once for all sessions"
+
+
+def test_a_function_that_is_compiled_anew_runs_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba takes a global as it is when it compiles; a copy of a kernel is a kernel."""
+
+    @numba.njit
+    def scaled(scores: Any, out: Any) -> None:
+        out[:] = scores * FACTOR
+
+    kernel, found = Kernel(scaled, TEN), list[Any]()
+    for made in (kernel, kernel, copy.deepcopy(kernel)):
+        with jitree.Session("local-sync") as session:
+            module = session.load(DIGITS / "digits.llvm-cpu.vmfb")
+            with session.replace(SOFTMAX, made):
+                found.append(np.asarray(module.classify(IMAGE)).copy())
+        if len(found) == 1:
+            monkeypatch.setitem(globals(), "FACTOR", 4 * FACTOR)
+            scaled.recompile()
+    assert np.array_equal(found[1], 4 * found[0]) and np.array_equal(found[2], found[1])
+
+
+def test_what_code_is_given_does_not_change_while_dispatches_run(
+    digits: jitree.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread reads code and environment one after the other. Numba's code read where the one of before
+    was, at 0, when a verification ended in between."""
+    given = list[tuple[int, int]]()
+
+    def replace_function(self: Any, ordinal: int, kernel: Any, *code: int) -> Any:
+        given.append((code[0], code[2]))
+        return replacing(self, ordinal, kernel, *code)
+
+    replacing = TabledExecutable.replace_function
+    monkeypatch.setattr(TabledExecutable, "replace_function", replace_function)
+    with digits.session.replace(SOFTMAX, Kernel(numba.njit(softmax), TEN), atol=1e-6):
+        digits.classify(IMAGE)
+    codes, environments = zip(*given, strict=True)
+    assert len(set(codes)) == 2 and len(set(environments)) == 1
 
 
 @pytest.mark.parametrize("kernel", SOFT)

@@ -80,6 +80,7 @@ TESTS = {
     ],
     "than the limits of its sandbox say": [
         "security/test_limits.py::test_memory",
+        "hal/test_limited_memory.py::test_what_a_limit_does_not_count_goes_back",
         "security/test_exact_memory.py::test_the_least_memory_is_the_same_in_every_call",
         "loaders/vmvx/test_lease.py::test_the_least_memory",
         "security/test_limits.py::test_instructions",

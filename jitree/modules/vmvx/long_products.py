@@ -135,6 +135,8 @@ def parts(arguments: Sequence[Any], most: int) -> Iterator[tuple[Any, ...]]:
     """Cuts products into parts of so many numbers, with the same bits in order."""
     lhs, lhs_offset, lhs_stride, rhs, rhs_offset, rhs_stride, out, out_offset, out_stride, *sizes = arguments
     m, n, k, tile_m, tile_n, tile_k, flags = sizes
+    if not k * tile_k:
+        k = tile_k = 0  # zeros are stored, once
     tile = tile_m * tile_n * max(tile_k, 1)
     if tile > most:
         raise ResourceExhaustedError(
@@ -145,7 +147,7 @@ def parts(arguments: Sequence[Any], most: int) -> Iterator[tuple[Any, ...]]:
     rows = min(m, most // (tile * depth * columns))
     for i in range(0, m, rows):
         for j in range(0, n, columns):
-            for at in range(0, max(k, 1), depth):  # once for zeros
+            for at in range(0, max(k, 1), depth):
                 require_going_on()
                 yield (
                     lhs, lhs_offset + i * lhs_stride + at * tile_m * tile_k, lhs_stride,

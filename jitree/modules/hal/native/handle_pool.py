@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 
-from jitree.base.finalizers import Borrowed
+from jitree.base.finalizers import Borrowed, Finalizer
 from jitree.codegen.record import size_of, words_of
 from jitree.hal.buffer import Allocation, Buffer, BufferView
 from jitree.hal.device import Device, fence_class, semaphore_class
@@ -359,8 +359,10 @@ class HandlePool:
             allocation = self._storage.allocator.allocation_over(
                 self._storage.blocks[storage], length, memory_type, usage
             )
+            kept = Finalizer(None)  # ends when weak references give nothing: `__del__` comes before that
+            allocation.action = partial(bool, kept)
             table.i32[2 * word + _ENTRY.count] += 1  # no call from here to where it is known what drops it
-            allocation.action = drop
+            kept.action = drop
             self._allocations[storage] = ref(allocation)
         return allocation
 
