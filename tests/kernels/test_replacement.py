@@ -98,7 +98,7 @@ def test_a_kernel_runs_until_it_is_undone(digits: jitree.Module, kernel: Kernel)
 def test_a_function_that_is_compiled_anew_runs_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba takes a global as it is when it compiles; a copy of a kernel is a kernel."""
 
-    @numba.njit
+    @numba.njit  # type: ignore[untyped-decorator]
     def scaled(scores: Any, out: Any) -> None:
         out[:] = scores * FACTOR
 

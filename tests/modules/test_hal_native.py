@@ -6,7 +6,6 @@ import gc
 import itertools
 import re
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -390,30 +389,6 @@ def test_memory_is_lent_as_a_program_uses_it(monkeypatch: pytest.MonkeyPatch) ->
             expected = [4, 8, *[16] * len(lent_at_a_time)]
             assert lent_at_a_time == expected[: len(lent_at_a_time)]
         assert max(map(len, counts.values())) > 3
-
-
-def test_memory_that_is_being_dropped_is_given_to_nobody() -> None:
-    """Another thread that asks for its object, as the last reference goes, would have it without a count."""
-    asked = list[object]()
-
-    class Deferred(deque[Any]):
-        def append(self, item: Any) -> None:
-            asked.append(known())
-            super().append(item)
-
-    with Session("local-sync", tier="fast") as session:
-        session.load(whole_call(ROWS).module("m"))
-        for _ in range(5):
-            outcome(session, "m")
-        table = session.context.table
-        table.deferred = Deferred(table.deferred)
-        strings = VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply")
-        views = [session.to_device(np.ones((2, 8), np.float32)).buffer_view for _ in range(2)]
-        results = session.call_direct("m.f", session.device, *views, executable(), *strings)
-        (allocation,) = {item.buffer.allocation for item in results if isinstance(item, BufferView)}
-        known = weakref.ref(allocation)
-        del allocation, results
-        assert asked == [None]
 
 
 def test_a_closed_session_waits_for_no_garbage_collection() -> None:

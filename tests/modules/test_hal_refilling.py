@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from array import array
+from collections import deque
 from functools import partial
 from typing import Any, Final
 
@@ -11,18 +13,19 @@ import pytest
 
 from jitree import Session
 from jitree.codegen.record import size_of, words_of
-from jitree.hal.buffer import Buffer
+from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.operations import QueueOperations
 from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.modules.hal.native.layout import HandlePoolRecord
 from jitree.modules.hal.native.pools import ArenaPool
+from jitree.regs.buffer import VmBuffer
 from jitree.regs.layout import Entry
 from tests.api.direct import direct, needs_machine_code
 from tests.api.programs import ECHO
 from tests.base.interruption import interruptions
-from tests.modules.hal_programs import ROWS
+from tests.modules.hal_programs import ROWS, executable
 from tests.modules.helpers import python_session
-from tests.modules.test_hal_native import outcome, whole_call
+from tests.modules.test_hal_native import TEXT, outcome, whole_call
 
 _HANDLE_POOL: Final = words_of(HandlePoolRecord)
 
@@ -107,3 +110,27 @@ def test_an_interrupt_while_arenas_are_made() -> None:
         interruption.during(arenas.supply)
         first = words[_HANDLE_POOL.arenas]
         assert not first or first in arenas._blocks
+
+
+def test_memory_that_is_being_dropped_is_given_to_nobody() -> None:
+    """Another thread that asks for its object, as the last reference goes, would have it without a count."""
+    asked = list[object]()
+
+    class Deferred(deque[Any]):
+        def append(self, item: Any) -> None:
+            asked.append(known())
+            super().append(item)
+
+    with Session("local-sync", tier="fast") as session:
+        session.load(whole_call(ROWS).module("m"))
+        for _ in range(5):
+            outcome(session, "m")
+        table = session.context.table
+        table.deferred = Deferred(table.deferred)
+        strings = VmBuffer.alias(TEXT), VmBuffer.alias(b"multiply")
+        views = [session.to_device(np.ones((2, 8), np.float32)).buffer_view for _ in range(2)]
+        results = session.call_direct("m.f", session.device, *views, executable(), *strings)
+        (allocation,) = {item.buffer.allocation for item in results if isinstance(item, BufferView)}
+        known = weakref.ref(allocation)
+        del allocation, results
+        assert asked == [None]
