@@ -16,6 +16,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from jitree import errors
 from jitree.base.finalizers import guard, with_lock
 from jitree.cuda import stream_share
 from jitree.cuda.api import Handle
@@ -478,14 +479,19 @@ class Stream:
     def _watch(self, tick: int) -> None:
         if self._watched == tick:
             return
-        self._watched = tick
         try:
+            self._watched = tick
             self.context.enter()
             self._flush_quietly()
             self._completion.watch(self, tick, self.mark())
         except StatusError as error:
             self._watched = 0  # what is promised next is of the same work, where that goes on
             self.fail(error)
+        except BaseException as error:
+            self._watched = 0
+            if errors.is_interruption(error):  # other threads' callbacks wait for this; twice does no harm
+                self._watch(tick)
+            raise
 
     def _wait_a_moment(self, deadline: float | None) -> None:
         """The thread that holds the lock may be waiting for the device without end."""

@@ -193,6 +193,32 @@ def test_work_is_watched_again_after_a_thread_that_could_not_start(
     assert told == [None]
 
 
+def test_work_is_watched_though_who_begins_to_is_interrupted(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread's callback of the same work was never called: the stream noted it as watched."""
+    watch = completion.CompletionThread.watch
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(thread: completion.CompletionThread, *arguments: Any) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        watch(thread, *arguments)
+
+    told: list[StatusError | None] = []
+    done = Fence.create(device)
+    with fake.busy():
+        ((semaphore, value),) = done.timepoints
+        semaphore.on_reached(value, told.append)
+        with monkeypatch.context() as patch:
+            patch.setattr(completion.CompletionThread, "watch", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                fill(device, allocate(device), None, done)
+        assert not interrupts
+    device.stream._completion.close()
+    assert told == [None]
+
+
 def test_memory_that_an_interrupt_loses_goes_back_with_the_device(
     fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

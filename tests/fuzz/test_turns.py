@@ -12,9 +12,9 @@ from tests.fuzz import primitives, scheduler, turns
 from tests.fuzz.campaign import CASES, Result
 from tests.fuzz.drivers import RESULTS
 from tests.fuzz.numbered import run_numbers
-from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS, Schedule, Stopped, scheduled
+from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS, Schedule, Scheduler, Stopped, scheduled
 from tests.fuzz.turn_driver import Pace
-from tests.fuzz.turn_threads import Case
+from tests.fuzz.turn_threads import Case, Shared
 from tests.fuzz.turns import DEVICES
 
 pytestmark = pytest.mark.skipif(
@@ -79,6 +79,10 @@ PLANNED: Final[dict[str, list[Case]]] = {
         for seed, gap in ((9, 300), (11, 100))
     ],
     "signals": [SIGNALLED, SIGNALLED],
+    "loops that a signal ends": [
+        Case("cuda", "plain", ((("awaited", 322151149),) * 3, (("awaited", 153088428),)), schedule, Pace(0.0))
+        for schedule in [Schedule(seed, 30, 100, 0.1, signals=0.3) for seed in range(20)]
+    ],
 }
 """Cases by what they show. One process runs all: to prepare it takes longer than they do."""
 
@@ -133,6 +137,34 @@ def test_a_signal_comes_to_the_first_thread_where_its_handler_would_run(
     """Not where a function in Python returns; a seed gives the same signals each time."""
     count = planned["signals"]["Alarm"]
     assert count > 2 and count % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("scripts", "may_overtake"),
+    [((("awaited",), ("awaited",)), True), ((("awaited",), ("submit",)), False),
+     ((("awaited",), ("accumulate",)), True), ((("awaited", "awaited"), ("increment",)), False)],
+)  # fmt: skip
+def test_awaited_calls_have_an_order_where_no_other_thread_keeps_the_variables(
+    scripts: tuple[tuple[str, ...], ...], may_overtake: bool
+) -> None:
+    """Those of two threads have none: one that gives way keeps them (turns:40649 and 43268)."""
+    taken = tuple(tuple((step, 1) for step in script) for script in scripts)
+
+    class Nothing(Shared):
+        def open(self) -> None: ...
+
+        def close(self) -> None: ...
+
+        def left(self) -> list[str]:
+            return []
+
+    schedule = Schedule(1, 1, 1)
+    assert Nothing(Case("", "", taken, schedule), Scheduler(schedule)).may_overtake is may_overtake
+
+
+def test_a_loop_that_a_signal_ends_leaves_no_call(planned: dict[str, Counter[str]]) -> None:
+    """One that nobody went on with kept the variables, or a handle (turns:39604 and 41954)."""
+    assert planned["loops that a signal ends"]["Alarm"]
 
 
 class Count:

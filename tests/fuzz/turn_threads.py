@@ -61,9 +61,10 @@ class Shared:
         )
         """What any call may end with."""
         self.is_exact = not (self.names & (CANCELLING | CLOSING | {"reload"}) or case.schedule.signals)
-        self.may_overtake = "accumulate" in self.names
+        awaiting = [script for script in case.scripts if any(step == "awaited" for step, _ in script)]
+        self.may_overtake = "accumulate" in self.names or len(awaiting) > 1
         """Whether awaited calls may find that another thread's call has the variables: they begin when it has
-        ended, and they have no order then."""
+        ended, and they have no order then. It waits with them for a device, or, awaited, gives way."""
         self.counters: list[list[int]] = []
         self.totals: list[float] = []
         self.tried = self.added = self.donated = 0
@@ -196,6 +197,20 @@ class Thread:
         loop = Loop()
         try:
             loop.run_until_complete(self._await())
+        finally:
+            self._end(loop)
+
+    def _end(self, loop: Loop) -> None:
+        """Ends a loop as ``asyncio.run`` does, with its tasks: a signal leaves some, and a call that nobody
+        goes on with keeps the variables. What comes again meanwhile keeps it from nothing."""
+        try:
+            while tasks := asyncio.all_tasks(loop):
+                try:
+                    for task in tasks:
+                        task.cancel()
+                    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+                except Alarm:
+                    self.shared.counts["Alarm"] += 1
         finally:
             loop.close()
 
