@@ -366,7 +366,7 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text is for any machine but for tables in registers; the code of each kernel needs nothing from
     outside."""
     from jitree.base.platform import processor
-    from jitree.codegen.image.build import build
+    from jitree.codegen.image import build
     from jitree.codegen.image.compile import Target
     from jitree.loaders.vmvx.build import generate
     from jitree.loaders.vmvx.kernels import recipes
@@ -376,7 +376,9 @@ def test_kernels_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "words", lambda name: frozenset())
     recipe = recipes(BytecodeModule.load(sample("vmvx_mm-3.13.0.fb"), "executable"))[0]
     generated = generate(*recipe.data)
-    flat = build(generated, Target("aarch64-linux-gnu", "generic", ""))
+    target = Target("aarch64-linux-gnu", "generic", "")
+    monkeypatch.setattr(build, "target_here", lambda: target)
+    flat = build.build(generated, target)
     assert set(flat.entries) == set(generated.entries) != set()
 
 
