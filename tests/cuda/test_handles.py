@@ -33,6 +33,7 @@ from jitree.errors import FailedPreconditionError, StatusError
 from jitree.hal.groups.channel import GroupTransport
 from jitree.hal.objects import KnownChannels
 from jitree.hal.profiling import Profiler
+from tests.base.interruption import PACKAGE
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
 from tests.cuda.ordering import TIMEOUT
@@ -220,7 +221,7 @@ def test_what_dies_after_its_device_is_given_back(fake: FakeDriver) -> None:
 def test_an_interrupt_as_the_last_of_a_context_ends(fake: FakeDriver) -> None:
     """All is given back, and what was current on the thread is so still."""
     before = made(fake)
-    for interruption in interruptions("/jitree/"):
+    for interruption in interruptions(PACKAGE):  # a checkout may have its name, with the tests in it
         context = CudaContext(fake, 0)
         context.enter()
         held = [context, context.make("cuEventCreate", (0,), "cuEventDestroy"), DeviceRegions(context)]
