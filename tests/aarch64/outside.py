@@ -1,8 +1,8 @@
 """Compiles outside of an emulation what is asked for inside: ``python -m tests.aarch64.outside SOCKET``.
 
 LLVM takes ten to forty times as long inside. The bytes are the same: this process takes its machine for one
-with the extensions that are asked for, so generators return what they do inside, and what LLVM makes of that
-for a target does not depend on the machine. Each request has a process of its own.
+with the extensions that are asked for, so generators return what they do inside, and LLVM compiles that to
+the same bytes on every machine. Each request runs in a new process.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def said(folder: str, end: str, descriptor: int) -> str:
 
 
 def forked(folder: str, end: str) -> int:
-    """A process of a session of its own, 0 in there; what it says goes to files."""
+    """Forks a process in a new session, whose output goes to files. Returns 0 in the child."""
     process = os.fork()
     if process == 0:
         os.setsid()

@@ -163,7 +163,7 @@ def test_awaited_calls_have_an_order_where_no_other_thread_keeps_the_variables(
 
 
 def test_a_loop_that_a_signal_ends_leaves_no_call(planned: dict[str, Counter[str]]) -> None:
-    """One that nobody went on with kept the variables, or a handle (turns:39604 and 41954)."""
+    """A suspended call that its loop dropped kept the variables, or a handle (turns:39604 and 41954)."""
     assert planned["loops that a signal ends"]["Alarm"]
 
 

@@ -201,8 +201,8 @@ class Thread:
             self._end(loop)
 
     def _end(self, loop: Loop) -> None:
-        """Ends a loop as ``asyncio.run`` does, with its tasks: a signal leaves some, and a call that nobody
-        goes on with keeps the variables. What comes again meanwhile keeps it from nothing."""
+        """Ends a loop as ``asyncio.run`` does: cancels the tasks that a signal has left, and runs them to
+        their end. A suspended call would keep the variables. Further signals do not stop this."""
         try:
             while tasks := asyncio.all_tasks(loop):
                 try:

@@ -51,8 +51,8 @@ LATER: Final = 0.03
 """The share of later calls while there is a build: their result is known to take many times as long as it
 will then."""
 EVEN: Final = 0.5
-"""The share of later calls where a build has had twice what it takes: others use the machine, and nobody
-knows when it ends. A call takes at most twice as long as without a builder."""
+"""The share of later calls where a build has taken twice its estimate: other programs use the processors, so
+its end is unknown. A call then takes at most twice as long as without a builder."""
 NOTHING: Final = 0.0
 SOONER: Final = 0.9
 """Part of a build's time that a call takes, at most, to be interpreted: full speed from then on is worth a
