@@ -16,7 +16,7 @@ import zlib
 from _thread import allocate_lock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dis import get_instructions
+from dis import Instruction, get_instructions
 from math import inf
 from traceback import format_stack, walk_stack
 from types import CodeType, FrameType
@@ -344,10 +344,22 @@ def _places_of(code: CodeType) -> dict[int, bool]:
         return {}
     found, follows = dict[int, bool](), False
     for instruction in get_instructions(code):
-        if follows or instruction.opname.startswith(("RESUME", "JUMP_BACKWARD")):
+        if follows or lets_run(instruction):
             found[instruction.offset] = follows
         follows = instruction.opname.startswith("CALL")
     return found
+
+
+def lets_run(instruction: Instruction) -> bool:
+    """Whether CPython 3.11 lets other threads run at an instruction itself: where a function begins, or a
+    generator goes on, but not where ``await`` and ``yield from`` do; and where a loop begins again."""
+    if instruction.opname.startswith("RESUME"):
+        return (instruction.arg or 0) < _RESUMES_YIELD_FROM
+    return instruction.opname.startswith("JUMP_BACKWARD") and "NO_INTERRUPT" not in instruction.opname
+
+
+_RESUMES_YIELD_FROM: Final = 2
+"""From this number on RESUME goes on with what a function waits for."""
 
 
 def is_asking(depth: int) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Generator, Iterator, Sequence
+from ctypes import CDLL
+from dis import get_instructions
+from types import CodeType
+from typing import Any, Final
 
 import pytest
 
@@ -12,7 +16,7 @@ from tests.fuzz import primitives, scheduler, turns
 from tests.fuzz.campaign import CASES, Result
 from tests.fuzz.drivers import RESULTS
 from tests.fuzz.numbered import run_numbers
-from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS, Schedule, Scheduler, Stopped, scheduled
+from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS, Schedule, Scheduler, Stopped, lets_run, scheduled
 from tests.fuzz.turn_driver import Pace
 from tests.fuzz.turn_threads import Case, Shared
 from tests.fuzz.turns import DEVICES
@@ -165,6 +169,43 @@ def test_awaited_calls_have_an_order_where_no_other_thread_keeps_the_variables(
 def test_a_loop_that_a_signal_ends_leaves_no_call(planned: dict[str, Counter[str]]) -> None:
     """A suspended call that its loop dropped kept the variables, or a handle (turns:39604 and 41954)."""
     assert planned["loops that a signal ends"]["Alarm"]
+
+
+def _generate() -> Iterator[None]:
+    yield
+    yield
+
+
+async def _await() -> None:
+    await Twice()
+
+
+def _yield_from() -> Iterator[None]:
+    yield from [None, None]
+
+
+class Twice:
+    """Waits for two steps."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from (None, None)
+
+
+@pytest.mark.parametrize(("function", "runs"), [(_generate, True), (_await, False), (_yield_from, False)])
+def test_a_signal_comes_where_python_runs_handlers(function: Callable[[], Any], runs: bool) -> None:
+    """Not where ``await`` goes on: a signal there dropped the call that was awaited (turns:40591)."""
+    seen, begun = list[CodeType](), function()
+    nothing, tell = {0: None}.get, CDLL(None)["raise"]
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(frame.f_code))  # type: ignore[union-attr]
+    try:
+        begun.send(None)
+        next(map(begun.send, map(nothing, map(tell, (signal.SIGUSR1,)))))  # all in C, up to the function
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        begun.close()
+    assert (function.__code__ in seen) is runs
+    goes_on = [one for one in get_instructions(function) if one.opname == "RESUME"][-1]
+    assert lets_run(goes_on) is runs
 
 
 class Count:
