@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from time import monotonic
 from typing import Any, Final
-from weakref import ref
 
 BREATH: Final = 0.001
 """Seconds of a loop's round in which calls begin."""
@@ -147,17 +146,18 @@ class CallGate:
                 self._schedule()
 
 
-_gates: dict[ref[asyncio.AbstractEventLoop], CallGate] = {}
+_GATE: Final = "_jitree_gate"
+"""The attribute of an event loop that has it."""
 
 
 def running_gate() -> CallGate | None:
-    """That of the event loop that runs, None outside of asyncio's."""
+    """That of the event loop that runs. None outside of asyncio's, and of one that takes no attributes.
+
+    The loop has it: all that waits there refers to the loop, which a table of the process would keep for
+    good, with what its tasks refer to."""
     try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
+        attributes = asyncio.get_running_loop().__dict__
+    except (RuntimeError, AttributeError):
         return None
-    try:
-        return _gates[ref(loop)]
-    except KeyError:
-        gate = _gates[ref(loop, _gates.pop)] = CallGate()
-        return gate
+    gate: CallGate | None = attributes.get(_GATE)
+    return gate or attributes.setdefault(_GATE, CallGate())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import random
 import sys
@@ -11,6 +12,7 @@ from itertools import pairwise
 from traceback import walk_stack
 from types import BuiltinFunctionType, FrameType
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -140,11 +142,42 @@ def test_calls_that_give_up_hold_up_no_others(clock: Clock) -> None:
 
 
 def test_every_loop_has_its_own() -> None:
-    async def main() -> int:
+    async def main() -> CallGate | None:
+        gate = event_loop_fairness.running_gate()
         await pass_through()
-        return len(event_loop_fairness._gates)
+        assert event_loop_fairness.running_gate() is gate
+        return gate
 
-    assert [asyncio.run(main()) for _ in range(3)] == [asyncio.run(main())] * 3
+    assert len({asyncio.run(main()) for _ in range(3)} - {None}) == 3
+
+
+@pytest.mark.parametrize("are_cancelled", [True, False])
+def test_a_loop_that_ends_while_calls_wait_is_forgotten(clock: Clock, are_cancelled: bool) -> None:
+    """The turn of a call that was cancelled, as by a signal, stayed, and with it a device (turns:41309)."""
+
+    async def call() -> None:
+        await pass_through()
+        clock.now += 1.0
+
+    async def main() -> None:
+        calls = [asyncio.ensure_future(call()) for _ in range(3)]
+        await asyncio.sleep(0)
+        for one in calls[1:] * are_cancelled:
+            one.cancel()
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # tasks that still wait are destroyed
+    loop.run_until_complete(main())
+    loop.close()
+    forgotten = ref(loop)
+    del loop
+    gc.collect()
+    assert forgotten() is None
+
+
+def test_a_loop_without_attributes_lets_calls_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio, "get_running_loop", object)
+    assert event_loop_fairness.running_gate() is None
 
 
 def test_without_a_loop_nothing_happens() -> None:
