@@ -10,8 +10,10 @@ import sys
 import textwrap
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -384,8 +386,22 @@ def test_an_interrupted_addition_loses_no_thread_beside_an_event_loop() -> None:
     for interruption in interruptions(16):
         waiter = Waiter()
         interruption.during(partial(waiter.add, Task(nothing)))
+        with waiter._lock:
+            assert waiter._thread is not None or not waiter._operations, "nobody comes for it"
         task = Task(nothing)
         waiter.add(task)
         assert task.done.wait(TIMEOUT), f"interrupted at place {interruption.place}"
         places += 1
     assert places > 5
+
+
+def test_an_operation_that_there_is_no_memory_for_is_refused_by_its_status() -> None:
+    class Full(deque[Any]):
+        def append(self, operation: object) -> None:
+            raise MemoryError
+
+    waiter = Waiter()
+    waiter._operations = Full()
+    with pytest.raises(ResourceExhaustedError, match="thread"):
+        waiter.add(Task(nothing))
+    assert waiter._thread is None

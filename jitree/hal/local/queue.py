@@ -34,7 +34,7 @@ from jitree.errors import (
     ResourceExhaustedError,
     StatusError,
     again,
-    pass_interruption,
+    is_interruption,
 )
 from jitree.hal.fence import COMES_AFTER, Fence, check_fences
 from jitree.hal.local.interrupts import this_thread
@@ -275,13 +275,15 @@ class Waiter:
     def add(self, operation: Waiting) -> None:
         """Has an operation run. RESOURCE_EXHAUSTED where there is no thread and the system gives none."""
         with self._lock:
-            self._operations.append(operation)
             try:
+                self._operations.append(operation)
                 if self._thread is None:
                     self._start()
-            except (RuntimeError, MemoryError) as error:
-                pass_interruption(error)
-                self._operations.remove(operation)
+            except BaseException as error:
+                if self._thread is None and operation in self._operations:
+                    self._operations.remove(operation)  # no thread comes for it
+                if is_interruption(error) or not isinstance(error, RuntimeError | MemoryError):
+                    raise
                 raise ResourceExhaustedError(f"cannot start a thread: {error}") from error
 
     def _start(self) -> None:
