@@ -100,9 +100,10 @@ class StreamUsers:
     since the thread that ends it may be among them (the garbage collector runs anywhere)."""
 
     def __init__(self, asked: QueriedStream, destroy: Callable[[], object]) -> None:
+        """``destroy``: twice, also by two threads, is once."""
         self._asked = asked
         self._here: set[object] = set()
-        self._destroy = [destroy]
+        self._destroy: tuple[Callable[[], object], ...] = (destroy,)
         self.are_over = False
         """Whether threads may no longer ask."""
 
@@ -116,9 +117,14 @@ class StreamUsers:
             self._here.add(thread)  # first: a thread that calls `end` has to see it
             found = query(not self.are_over)
         finally:
-            self._here.discard(thread)
-            if self.are_over:
-                self._leave()
+            try:
+                self._here.discard(thread)
+                if self.are_over:
+                    self._leave()
+            except BaseException:  # an interrupt: no other thread may come
+                if self.are_over:
+                    self._leave()
+                raise
         return found
 
     def end(self) -> None:
@@ -132,8 +138,9 @@ class StreamUsers:
         while not self._here and self._asked.is_asked and time.monotonic() < until:
             time.sleep(0)
         if not self._here and not self._asked.is_asked:
-            with suppress(IndexError):  # another thread was quicker
-                self._destroy.pop()()
+            for destroy in self._destroy:  # once more, where that is interrupted
+                destroy()
+            self._destroy = ()
             _ended.discard(self)
 
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
 from jitree import Session
+from jitree.cuda import stream_share
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.stream_share import StreamUsers
 from jitree.errors import StatusCode
@@ -103,6 +105,18 @@ def test_the_thread_that_ends_it_may_ask() -> None:
     assert not users.ask(bool)
     users.end()
     assert ended == ["ended"]
+
+
+def test_the_last_thread_that_asks_destroys_it_also_when_that_is_interrupted() -> None:
+    places = 0
+    for interruption in interruptions(0):
+        ended = list[str]()
+        users = StreamUsers(Queried(), partial(ended.append, "ended"))
+        interruption.during(partial(users.ask, lambda may_ask, users=users: users.end()))  # type: ignore[misc]
+        assert bool(ended) is users.are_over, f"interrupted at place {interruption.place}"
+        assert users not in stream_share._ended
+        places += 1
+    assert places > 5
 
 
 def test_what_machine_code_does_not_leave_is_not_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
