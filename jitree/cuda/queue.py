@@ -307,22 +307,32 @@ class CudaQueue:
             return error
         with stream.lock:
             try:
-                for event in marks:
-                    stream.wait_for(event)
-                if action is not None:
-                    self.perform(name, action)
-                else:
-                    stream.api.check_alive()
+                self._work_after(marks, name, action)
             except BaseException as error:
                 return _failure(name, signal, error)
-            finally:
-                for event in marks:
-                    event.release()
-            if signal is not None:
-                self._promise(wait if action is None else None, signal, action)
+            try:
+                self._promise(wait, signal, action)
+            except BaseException as error:
+                if errors.is_interruption(error):  # others wait for what is submitted; twice does no harm
+                    self._promise(wait, signal, action)
+                raise
         return None
 
-    def _promise(self, wait: Fence | None, signal: Fence, action: Action | None) -> None:
+    def _work_after(self, marks: Sequence[PooledEvent], name: str, action: Action | None) -> None:
+        try:
+            for event in marks:
+                self.stream.wait_for(event)
+            if action is not None:
+                self.perform(name, action)
+            else:
+                self.stream.api.check_alive()
+        finally:
+            for event in marks:
+                event.release()
+
+    def _promise(self, wait: Fence | None, signal: Fence | None, action: Action | None) -> None:
+        if signal is None:
+            return
         if action is None and (wait is None or wait.is_reached()):
             signal.signal()  # there is nothing to be done
             return

@@ -43,12 +43,11 @@ class CudaSemaphore(Semaphore):
 
     def promise(self, value: int, stream: SignallingStream) -> None:
         """The work that has just been submitted to the stream reaches the value. The caller holds the
-        stream's lock."""
+        stream's lock. Twice does no harm: it does what was left when it was interrupted."""
         with self._lock:
-            if value <= self.promised:
-                return
-            self.promised = value
-            self.stream = stream
+            if value > self.promised:
+                self.promised = value
+                self.stream = stream
             schedule = self._schedule
             awaited = bool(self._timepoints)
         if schedule is not None:

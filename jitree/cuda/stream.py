@@ -143,10 +143,14 @@ class Stream:
         self.context.enter()
         self.share.take()
         self._settle_refused()
-        tick = self.share.count()
-        self._begun = self._begun or tick
+        tick, begun = self.share.count(), self._begun
+        self._begun = begun or tick
         if self._given_back:  # counted with this, which runs after the consumers' work
-            self._take_back()
+            try:
+                self._take_back()
+            except BaseException:
+                self._begun = begun
+                raise
         return tick
 
     def end(self) -> None:
@@ -305,13 +309,14 @@ class Stream:
                 self._begun = begun
 
     def _take_back(self) -> None:
+        """Each stays until its consumer's work is waited for, whatever comes in between."""
         while self._given_back:
-            allocation, consumer = self._given_back.popleft()
+            consumer = self._given_back[0][1]
             if consumer == _THREAD_STREAM:
                 self.order_after(consumer)
             elif consumer not in (DEFAULT_ORDER, int(self.handle)):  # one that may have been destroyed since
                 self.api.call("cuCtxSynchronize")
-            del allocation
+            self._given_back.popleft()
 
     # Completion.
 
@@ -498,17 +503,16 @@ class Stream:
         now = time.monotonic()
         until = now + _MOMENT if deadline is None else min(deadline, now + _MOMENT)
         tick = with_lock(self.lock, self._await_all, max(until - now, _SHORTEST_PATIENCE))
-        if tick is None:
-            return
-        if self.users.ask(partial(self._is_done_by, until, until > now, tick)):
+        if tick is not None and self.users.ask(partial(self._is_done_by, until, until > now, tick)):
             self.retire(tick)
 
     def _is_done_by(self, until: float, has_time: bool, tick: int, may_ask: bool) -> bool:
         """Whether the stream has come to a submission, asked until a time."""
         is_done = may_ask and tick <= self.completed
         while may_ask and not is_done:
-            is_done = has_time and self.share.is_done_in_a_moment(tick)
-            is_done = is_done or self.api.stream_is_idle(self.handle)
+            is_done = (has_time and self.share.is_done_in_a_moment(tick)) or self.api.stream_is_idle(
+                self.handle
+            )
             if time.monotonic() >= until:
                 break
             time.sleep(0)

@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import pytest
 from jitree.cuda import completion
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.device import CudaDevice
+from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.suballocator import Piece
 from jitree.errors import (
     InternalError,
@@ -25,6 +27,8 @@ from jitree.errors import (
 from jitree.hal.command_buffer import CommandBufferMode, CommandCategory
 from jitree.hal.enums import MemoryType
 from jitree.hal.fence import Fence
+from jitree.hal.semaphore import Semaphore
+from tests.base.interruption import interruptions
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
 from tests.cuda.ordering import TIMEOUT, allocate, fill
@@ -217,6 +221,39 @@ def test_work_is_watched_though_who_begins_to_is_interrupted(
         assert not interrupts
     device.stream._completion.close()
     assert told == [None]
+
+
+@pytest.mark.parametrize("make", [CudaSemaphore, Semaphore])
+def test_who_waits_is_told_wherever_a_submitter_is_interrupted(
+    fake: FakeDriver, device: CudaDevice, make: Callable[[], Semaphore]
+) -> None:
+    """Between its submission and the promise of its signal nobody was to tell of it."""
+    buffer, stream, places = allocate(device), device.stream, 0
+    fill(device, buffer, None, None)
+    for interruption in interruptions(16):
+        told: list[StatusError | None] = []
+        semaphore, before = make(), stream.tick
+        semaphore.on_reached(1, told.append)
+        with fake.busy():
+            interruption.during(partial(fill, device, buffer, None, Fence([(semaphore, 1)])))
+        stream._completion.close()
+        assert told or stream.tick == before, f"interrupted at place {interruption.place}"
+        places += 1
+    assert places > 5
+
+
+def test_memory_comes_back_later_where_its_consumer_cannot_be_waited_for(
+    fake: FakeDriver, device: CudaDevice
+) -> None:
+    """The submission that began with it was never over, and the memory used again before the consumer."""
+    stream = device.stream
+    stream.give_back(object(), 12345)
+    fake.fail_next("cuCtxSynchronize", CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    with pytest.raises(ResourceExhaustedError, match="cuCtxSynchronize"):
+        device._queue.perform("fill", lambda: None)
+    assert not stream._begun and len(stream._given_back) == 1
+    device._queue.perform("fill", lambda: None)
+    assert not stream._begun and not stream._given_back
 
 
 def test_memory_that_an_interrupt_loses_goes_back_with_the_device(
