@@ -399,8 +399,7 @@ class Stream:
             return
         if begun:
             tick = min(tick, begun - 1)
-        due = []
-        dropped = []
+        due, dropped = list[tuple[int, Semaphore, int]](), list[tuple[int, Any]]()
         with self.lock:
             self.share.completed = max(self.completed, tick)
             promises, kept = self._promises, self._kept
@@ -510,9 +509,8 @@ class Stream:
         """Whether the stream has come to a submission, asked until a time."""
         is_done = may_ask and tick <= self.completed
         while may_ask and not is_done:
-            is_done = (has_time and self.share.is_done_in_a_moment(tick)) or self.api.stream_is_idle(
-                self.handle
-            )
+            is_done = has_time and self.share.is_done_in_a_moment(tick)
+            is_done = is_done or self.api.stream_is_idle(self.handle)
             if time.monotonic() >= until:
                 break
             time.sleep(0)
