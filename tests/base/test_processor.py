@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,68 @@ def test_keys_tell_processors_apart(without_proc: None, monkeypatch: pytest.Monk
     first = keys._processor()
     monkeypatch.setattr(processor, "_STATES", {"": 1 << 60})
     assert keys._processor() != first
+
+
+@pytest.fixture
+def another_processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests that assume one."""
+    monkeypatch.delenv(shipped.STAMP_VARIABLE, raising=False)
+    yield
+    processor.assume("", b"")
+
+
+def test_of_another_processor_everything_is_asked_anew(another_processor: None) -> None:
+    """A process may assume one after another."""
+    from jitree.dispatch.native.nests import folds, planner, reductions
+    from jitree.dispatch.native.prelude import BASE
+
+    def values(level: str) -> tuple[object, ...]:
+        processor.assume(level, processor.described(*shipped.LEVELS[level]))
+        image = shipped.load(BASE)
+        return (
+            shipped.fitting_level(), planner.accumulators(), reductions.row_lanes(), reductions.widens(),
+            folds.has_masks(), processor.fuses(), None if image is None else bytes(image.code),
+        )  # fmt: skip
+
+    by_level = {level: values(level) for level in shipped.LEVELS}
+    codes = [code for *_, code in by_level.values()]
+    assert [found for found, *_ in by_level.values()] == list(shipped.LEVELS)
+    assert None not in codes and len(set(codes)) == len(codes)
+    assert {level: counts for level, (_, *counts, _) in by_level.items()} == {
+        "x86-64-v4": [16, 16, True, True, True],
+        "x86-64-v3": [6, 16, True, False, True],
+        "x86-64-v2": [6, 0, False, False, False],
+        "aarch64": [4, 0, False, False, True],
+    }
+
+
+def test_what_depends_on_the_processor_is_kept_for_it_alone() -> None:
+    """Of two functions, one that calls the other by its name, too."""
+    functions = [
+        node
+        for path in (_ROOT / "jitree").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    asked = {"words", "machine", "fuses", "arm_features", "description", "assumed"}
+    about = {f"processor.{name}" for name in asked}
+    dependent = {function.name for function in functions if _kept(function) or about & _called(function)}
+    assert {"dot_lanes", "rows", "fitting_level", "target_here"} <= dependent
+    wrong = {
+        function.name
+        for function in functions
+        if any("cache" in ast.unparse(decorator) for decorator in function.decorator_list)
+        and (dependent | about) & _called(function)
+    }
+    assert not wrong, "jitree.base.platform.processor.kept in place of functools.cache"
+
+
+def _kept(function: ast.FunctionDef) -> bool:
+    return {"kept", "processor.kept"} & set(map(ast.unparse, function.decorator_list)) != set()
+
+
+def _called(function: ast.FunctionDef) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
 
 
 def test_builders_close_what_they_inherit_without_a_list_of_it() -> None:

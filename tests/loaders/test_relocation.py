@@ -11,9 +11,9 @@ from elftools.elf.elffile import ELFFile
 from jitree.errors import FailedPreconditionError, UnavailableError, UnimplementedError
 from jitree.loaders import elf_format as elf
 from jitree.loaders.elf_file import Dynamic, ElfFile, RelocationTable, Segment, read_dynamic, read_elf
-from jitree.loaders.elf_format import ARCHITECTURES, Architecture
+from jitree.loaders.elf_format import ARCHITECTURES, WORD_64, Architecture, machine_name
 from jitree.loaders.embedded_elf import relocate
-from tests.loaders.samples import sample
+from tests.loaders.samples import MACHINE, sample
 
 BIAS = 0x12345000
 ROWS = {row.name: row for row in ARCHITECTURES}
@@ -30,7 +30,7 @@ def _laid_out(data: bytes, file: ElfFile) -> memoryview:
 @pytest.mark.parametrize(
     ("name", "architecture"),
     [
-        ("tiny-3.13.0.so", "x86_64"), ("mul_aarch64-3.13.0.so", "arm_64"),
+        ("tiny-3.13.0.so", machine_name(MACHINE, WORD_64.elf_class)), ("mul_aarch64-3.13.0.so", "arm_64"),
         ("mul_riscv64-3.13.0.so", "riscv_64"), ("mul_riscv64-20240129.785.so", "riscv_64"),
         ("mul_i686-3.13.0.so", "x86_32"),
     ],

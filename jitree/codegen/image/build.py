@@ -7,7 +7,6 @@ however it ends.
 from __future__ import annotations
 
 import fcntl
-import functools
 import importlib
 import os
 import sys
@@ -76,7 +75,7 @@ def level_target(level: str) -> Target:
     return target_of(machine, "generic" if level == machine else level)
 
 
-@functools.cache
+@processor.kept
 def _base(recipe: Recipe, target: Target) -> FlatImage:
     """The image that others begin with: shipped, or built once."""
     ready = shipped.load(recipe) if target == target_here() else None

@@ -53,7 +53,7 @@ def load(recipe: Recipe) -> FlatImage | None:
         return None
 
 
-@cache
+@processor.kept
 def fitting_level() -> str | None:
     """The best of the levels that this processor has; None if it has none, or with another stamp."""
     return None if STAMP_VARIABLE in os.environ else next(iter(levels_here()), None)

@@ -220,7 +220,7 @@ def decode(notes: bytes) -> Mapping[str, Row]:
     return {mnemonic: Row(*fields) for mnemonic, fields in json.loads(zlib.decompress(notes)).items()}
 
 
-@cache
+@processor.kept
 def rows() -> Mapping[str, Row]:
     """Those of the loop's image; waits for it."""
     return decode(image.notes(LOOP))
@@ -347,7 +347,7 @@ def function(declare: Declare, name: str) -> str:
     return text
 
 
-@cache
+@processor.kept
 def _declarations(name: str) -> list[str]:
     return [called for line in rows()[name].text.splitlines() if (called := _declaration(line))]
 

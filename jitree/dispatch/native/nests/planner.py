@@ -9,7 +9,6 @@ the same bit for bit. Other nests run as they stand, one element at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from math import prod
 from typing import Final
 
@@ -53,7 +52,7 @@ PACKED_DEPTH: Final = range(64, 1 << 20 | 1, PACKED_ROWS)
 """Iterations of a reduction along constants that are worth a copy (``../side_exits.py``)."""
 
 
-@cache
+@processor.kept
 def accumulators() -> int:
     """Counts binary32 vectors of 16 that a tile may carry. What it loads is not counted.
 
@@ -66,7 +65,7 @@ def accumulators() -> int:
     return 4 if processor.machine() == "aarch64" else 6
 
 
-@cache
+@processor.kept
 def copies() -> int:
     """Iterations of a tile that share the vectors which they load; the rest of the tile lies along the lanes.
 
