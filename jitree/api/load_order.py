@@ -245,12 +245,6 @@ def _hal_images() -> list[image.Recipe]:
     return [RECIPE, executor.RECIPE] if executor.SUPPORTED else [RECIPE]
 
 
-def begin_hal() -> None:
-    """Has it built in the background unless it is in the cache."""
-    for recipe in _hal_images():
-        image.get(recipe)
-
-
 def start_hal() -> None:
     """Has it built beside that of the engine, before that is waited for."""
     for recipe in _hal_images():
@@ -268,7 +262,8 @@ def prepare_hal(tier: str) -> None:
     if tier in WAITING_TIERS:
         wait_for_hal()
     elif tier == "auto":
-        begin_hal()
+        for recipe in _hal_images():
+            image.get(recipe)  # which has it built in the background unless it is there
 
 
 HAL: Final = "hal"

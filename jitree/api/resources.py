@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from jitree import errors
@@ -12,7 +13,7 @@ from jitree.api.calls.refusal import describe, listed
 from jitree.api.calls.transfers import copy_to_device
 from jitree.api.executables import Plugin, create_loaders
 from jitree.api.load_order import parse_reference
-from jitree.api.session_arguments import host_array, require, require_arithmetic, require_option
+from jitree.api.session_arguments import host_array, require, require_arithmetic
 from jitree.base.finalizers import Unique
 from jitree.dispatch.host_module import HostModule
 from jitree.hal.buffer import BufferView
@@ -125,7 +126,7 @@ class Resources(Unique):
         INVALID_ARGUMENT for parameters that the driver does not have.
         """
         require("uri", "the URI of a device", uri, str)
-        require_option("parameters", "a mapping of names to texts", parameters, Mapping)
+        require("parameters", "a mapping of names to texts", parameters, Mapping, NoneType)
         chosen = self.loaders if loaders is None else listed("loaders", "loaders", loaders, ExecutableLoader)
         return self.driver_registry.create_device(uri, chosen, parameters)
 
@@ -230,7 +231,7 @@ def read_module(source: Source | ModuleLike, ref_types: RefTypes) -> ModuleLike:
 def placed(value: Any, device: Device, copy: bool | None = None) -> Array:
     """The elements of a value on a device. ``copy``: True for memory of their own, False for the memory that
     the value has. INVALID_ARGUMENT for types that programs cannot have, and if it cannot be False."""
-    require_option("copy", "True, False or None", copy, bool)
+    require("copy", "True, False or None", copy, bool, NoneType)
     if isinstance(value, BufferView):
         value = Array(value, home_of(value.buffer, (device,)))
     if copy is not None:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
@@ -144,9 +145,9 @@ class Session(Observable, Finalized, Remade):
         if watchdog is not None:
             start_watchdog(watchdog)
         if tier is not None or instance is not None:
-            session_arguments.require_option("tier", "the name of a tier", tier, str)
-            session_arguments.require_option("instance", "an Instance", instance, Instance)
-        session_arguments.require_option("trace_sink", "a function", trace_sink, Callable)
+            session_arguments.require("tier", "the name of a tier", tier, str, NoneType)
+            session_arguments.require("instance", "an Instance", instance, Instance, NoneType)
+        session_arguments.require("trace_sink", "a function", trace_sink, Callable, NoneType)
         session_arguments.require("flags", "ContextFlags", flags, ContextFlags)
         self._builtins = load_order.chosen(builtin_modules)
         self._owned: list[Device] = []

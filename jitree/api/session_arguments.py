@@ -6,6 +6,7 @@ import operator
 import os
 from collections.abc import Iterable, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
+from types import NoneType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -71,15 +72,9 @@ Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 
 
 def require(name: str, what: str, value: object, *classes: Any) -> None:
-    """INVALID_ARGUMENT unless a value is of one of the classes."""
+    """INVALID_ARGUMENT unless a value is of one of the classes; NoneType is that of what may be left out."""
     if not isinstance(value, classes):
         raise InvalidArgumentError(f"{name}: expected {what} but got {describe(value)}")
-
-
-def require_option(name: str, what: str, value: object, *classes: Any) -> None:
-    """As :func:`require`, but None is left out."""
-    if value is not None:
-        require(name, what, value, *classes)
 
 
 def require_name(name: object) -> None:
@@ -174,7 +169,7 @@ def require_memory(zero_memory: object, guard_pages: object) -> None:
     """INVALID_ARGUMENT for options of memory that are none, and guard pages in this process."""
     require("zero_memory", "True or False", zero_memory, bool)
     require("guard_pages", "True or False", guard_pages, bool)
-    require_option("guard_pages", "sandbox='process' with it", guard_pages or None)
+    require("guard_pages", "sandbox='process' with it", guard_pages or None, NoneType)
 
 
 def create_sandbox(

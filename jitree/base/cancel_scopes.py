@@ -208,7 +208,7 @@ def limit() -> Scope | None:
 
 def until() -> float | None:
     """When the first deadline passes that the thread or task has, by ``time.monotonic``."""
-    scope = CURRENT.get() and current()
+    scope = current()
     return None if scope is None else scope.first_until()
 
 
@@ -262,7 +262,8 @@ def why_to_end() -> StatusError | None:
 
 def require_going_on() -> None:
     """Raises why what this thread or task does is to end; what :func:`require_uncancelled` raises."""
-    require_uncancelled()
+    if "asyncio" in sys.modules:
+        require_uncancelled()
     failure = why_to_end()
     if failure is not None:
         raise again(failure)

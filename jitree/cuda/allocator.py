@@ -111,6 +111,7 @@ class CudaAllocator(LendingAllocator):
         self._accounting = Accounting()
         self._device = _Pool(self, DeviceRegions(stream.context), _DEVICE_REGION)
         self._pinned = _Pool(self, PinnedRegions(stream.context), _PINNED_REGION)
+        self.most_lent = max(self.most_lent, stream.context.info.memory // _SPARE_PART)
         self._closed = False
         self._pinned_bytes = 0
         """Bytes of pinned pieces in use, as far as has been noticed."""
@@ -222,10 +223,6 @@ class CudaAllocator(LendingAllocator):
     @property
     def lends(self) -> bool:
         return True
-
-    @property
-    def most_lent(self) -> int:
-        return max(super().most_lent, self._context.info.memory // _SPARE_PART)
 
     def is_pinned(self, memory_type: int) -> bool:
         return bool(memory_type & _HOST_VISIBLE and not memory_type & _OPTIMAL)

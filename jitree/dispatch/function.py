@@ -7,18 +7,18 @@ every tier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from jitree.base.finalizers import Unique, require_interpreter
-from jitree.dispatch.sites import VIEWS, HostTarget, register_index
+from jitree.base.finalizers import Unique
+from jitree.dispatch.sites import VIEWS, HostTarget
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.regs.layout import FUNCTION
 from jitree.regs.machine import Machine
 from jitree.regs.records import FunctionRecord
-from jitree.vmfb.cconv import TAGS, CallingConvention, RegisterSlot, ascending_slots, register_counts
+from jitree.vmfb.cconv import TAGS, CallingConvention, Item, RegisterSlot, ascending_slots, register_counts
 from jitree.vmfb.words import OPCODE, TAG_REF_MOVE
 
 if TYPE_CHECKING:
@@ -87,11 +87,9 @@ class HostFunction(VmFunction):
 class BytecodeFunction(VmFunction):
     """A function of a compiled module: packs arguments into the host's frame and unpacks results from it."""
 
-    _pack: Pack
-    unpack: Unpack
-    """Gives the results in the host's frame of a machine."""
-
-    __slots__ = ("_argument_count", "_pack", "argument_slots", "host", "record", "result_slots", "unpack")
+    __slots__ = (
+        "_argument_count", "_destinations", "_sources", "argument_slots", "host", "record", "result_slots",
+    )  # fmt: skip
 
     def __init__(self, module: BytecodeModule, name: str, record: FunctionRecord) -> None:
         row = module.module.functions[record.ordinal]
@@ -100,18 +98,11 @@ class BytecodeFunction(VmFunction):
         self._argument_count = len(self.convention.arguments)
         slots = self.argument_slots, self.result_slots = register_slots(self.convention)
         """Registers of the host's frame; no arguments are listed if any is a span."""
+        self._sources = _places(self.convention.arguments, self.argument_slots)
+        self._destinations = _places(self.convention.results, self.result_slots)
         words = [*host_call(record, slots, TAG_REF_MOVE), OPCODE["host.exit"]]
         self.host = host_record(record, words, host_registers(slots))
         """The function that the host's frame runs."""
-
-    def __getattr__(self, name: str) -> Any:
-        """What packs and unpacks is made when the host first calls the function. Python comes here
-        for what a property raises, too, and forgets that: there is none, for a handler's AttributeError."""
-        if name not in ("_pack", "unpack"):
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        require_interpreter()
-        self._pack, self.unpack = transfers(self.convention, (self.argument_slots, self.result_slots))
-        return getattr(self, name)
 
     def begin(self, machine: Machine, arguments: Sequence[object]) -> None:
         """Makes the host's frame and puts the arguments into it.
@@ -140,6 +131,21 @@ class BytecodeFunction(VmFunction):
 
             machine.release_frames()
             self._pack(machine, converted(self.convention, arguments))
+
+    def _pack(self, machine: Machine, arguments: Sequence[object]) -> None:
+        for (view, register), argument in zip(self._sources, arguments, strict=True):
+            if view == _REFERENCES:
+                machine.refs[register] = machine.table.wrap(argument)
+            else:
+                getattr(machine, view)[register] = argument
+
+    def unpack(self, machine: Machine) -> list[Any]:
+        """Gives the results in the host's frame of a machine."""
+        object_of = machine.table.object
+        return [
+            object_of(machine.refs[register]) if view == _REFERENCES else getattr(machine, view)[register]
+            for view, register in self._destinations
+        ]
 
 
 Slots = tuple[RegisterSlot, ...]
@@ -186,30 +192,9 @@ def host_record(callee: FunctionRecord, words: Sequence[int], counts: tuple[int,
     return record
 
 
-Pack = Callable[[Machine, Sequence[object]], None]
-Unpack = Callable[[Machine], list[Any]]
-
-
-def transfers(convention: CallingConvention, slots: HostSlots) -> tuple[Pack, Unpack]:
-    """Gives what fills the host frame's registers and what reads results. Machine code makes the usual calls,
-    so nothing is generated for this: that would take longer than a first call's kernel."""
-    sources, destinations = (
-        [(VIEWS[str(item)], register_index(slot)) for item, slot in zip(items, some, strict=True)]
-        for items, some in zip((convention.arguments, convention.results), slots, strict=True)
-    )
-
-    def pack(machine: Machine, arguments: Sequence[object]) -> None:
-        for (view, register), argument in zip(sources, arguments, strict=True):
-            if view == _REFERENCES:
-                machine.refs[register] = machine.table.wrap(argument)
-            else:
-                getattr(machine, view)[register] = argument
-
-    def unpack(machine: Machine) -> list[Any]:
-        object_of = machine.table.object
-        return [
-            object_of(machine.refs[register]) if view == _REFERENCES else getattr(machine, view)[register]
-            for view, register in destinations
-        ]
-
-    return pack, unpack
+def _places(items: Iterable[Item], slots: Slots) -> list[tuple[str, int]]:
+    """Names a machine's view of each register, and where it is there; of spans nothing is listed."""
+    return [
+        (VIEWS[str(item)], register >> (tag == TAGS["I"]))
+        for item, (tag, register) in zip(items, slots, strict=False)
+    ]

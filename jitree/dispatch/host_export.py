@@ -12,7 +12,6 @@ from jitree.errors import InternalError
 if TYPE_CHECKING:
     from jitree.regs.machine import Machine
     from jitree.vmfb.cconv import CallingConvention
-    from jitree.vmfb.program import CallSite
 
 
 class HostExport:
@@ -33,9 +32,10 @@ class HostExport:
     """
 
     __slots__ = ("attrs", "cconv", "compiled", "function", "name", "refill")
-    refill: Callable[[Any, Machine, CallSite], bool] | None
-    """Supplies what machine code may have lacked that gave up a call, and tells whether anything was lacking:
-    then machine code tries again, once, before the function is called. None: it never does."""
+    refill: Callable[[Any, Machine, int], bool] | None
+    """``refill(state, machine, site)``, the number of the call's site: supplies what machine code may have
+    lacked that gave up a call, and tells whether anything was lacking: then machine code tries again, once,
+    before the function is called. None: it never does."""
 
     def __init__(
         self,

@@ -11,7 +11,6 @@ from weakref import ref
 from jitree.base.arguments import object_of
 from jitree.base.cancel_scopes import require_going_on
 from jitree.base.finalizers import require_interpreter, with_lock
-from jitree.base.records import NamedTuple
 from jitree.dispatch.engine import Engine, EngineEntry, Pending
 from jitree.dispatch.function import BytecodeFunction, HostFunction, VmFunction
 from jitree.dispatch.session_lock import (
@@ -58,18 +57,12 @@ Call = Generator["Awaited", None, list[Any]]
 """A call in progress: gives what it waits for, one after the other, in the end the results."""
 
 
-class Policy(NamedTuple):
-    """How a call is made."""
-
-    prompt: int
-    """What STATE.prompt says: whether it may hold up others."""
-    time: int | None
-    """Nanoseconds after which it gives way; None: as many as the machine has."""
-
-
-WAITED_FOR: Final = Policy(PATIENT, None)
+Policy = tuple[int, int | None]
+"""How a call is made: what STATE.prompt says, whether it may hold up others; nanoseconds after which it gives
+way, None = as many as the machine has."""
+WAITED_FOR: Final[Policy] = PATIENT, None
 """The caller does nothing else until it has the results."""
-SUBMITTED: Final = Policy(PROMPT, PROMPT_TIME)
+SUBMITTED: Final[Policy] = PROMPT, PROMPT_TIME
 """The caller goes on as soon as it can: devices are not to use its thread for long work."""
 
 

@@ -87,7 +87,8 @@ class BytecodeInstance:
                 return None
             function = BytecodeFunction(self.module, name, self.record.function(export.ordinal))
             self._functions[name] = function
-            self._records[function.host.address] = function.host
+            for record in (function.host, function.record):
+                self._records[record.address] = record
         return function
 
     def link(self, context: Linker) -> None:
@@ -165,7 +166,7 @@ class _HostSite(NamedTuple):
         return (
             refill is not None
             and (machine.module.compiled(self.ordinal) or self.link(machine.module)) != 0
-            and refill(target.state, machine, self.program.site(index))
+            and refill(target.state, machine, index)
         )
 
 

@@ -190,7 +190,7 @@ class ContextGate(abc.ABC):
         """What takes the lock; notices whether another thread has it."""
         if self.lock._is_owned():  # type: ignore[attr-defined]
             return self.lock
-        if cancel_scopes.until() is not None:
+        if cancel_scopes.CURRENT.get() and cancel_scopes.until() is not None:
             return Entrance(self)
         if self.gate[NESTING]:
             self._notice_contention()

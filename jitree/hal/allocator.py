@@ -226,6 +226,8 @@ class LendingAllocator(Allocator):
 
     _lock: RLock
     _accounting: Accounting
+    most_lent: int = 256 << 20
+    """Bytes that a borrower may have."""
 
     def __init__(self) -> None:
         self.borrowers: SharedWeakSet[Borrower] = SharedWeakSet()
@@ -235,11 +237,6 @@ class LendingAllocator(Allocator):
     @abc.abstractmethod
     def lends(self) -> bool:
         """Whether blocks may be handed out without asking for each."""
-
-    @property
-    def most_lent(self) -> int:
-        """Bytes that a borrower may have."""
-        return 256 << 20
 
     def is_pinned(self, memory_type: int) -> bool:
         """Whether a request wants memory that the host sees beside a busy device."""

@@ -285,24 +285,22 @@ class BufferView(Unique):
         self.elements: NDArray[Any] | None = None
         """An array over the memory, if one has been made."""
         self._published: tuple[array[int], array[int]] | None = None
+        """The words of its entry and of the entry's extension."""
 
     def fill_entry(self, table: HandleTable, address: int) -> None:
         """What programs ask of a view, and what its buffer would publish."""
-        entry, extension = self._published or self._publish()
+        if self._published is None:
+            buffer, rank = self.buffer, len(self.shape)
+            words = _PUBLISHED.pack(
+                *buffer.published(), self.element_type, self.encoding, rank, OWNER_PYTHON
+            )  # fmt: skip
+            known = (*self.shape[:MAXIMUM_KNOWN_RANK], *(0,) * (MAXIMUM_KNOWN_RANK - rank))
+            self._published = array("q", words), array("q", (*known, buffer.allowed_access))
+        entry, extension = self._published
         word = (address - table.base) >> 3
         table.i64[word + _ENTRY.address : word + _AFTER_RANK] = entry
         word += table.extension >> 3
         table.i64[word : word + EXTENSION_SIZE // 8] = extension
-
-    def _publish(self) -> tuple[array[int], array[int]]:
-        """Makes the words of its entry and of the entry's extension."""
-        buffer, rank = self.buffer, len(self.shape)
-        entry = _PUBLISHED.pack(
-            *buffer.published(), self.element_type, self.encoding, rank, OWNER_PYTHON
-        )  # fmt: skip
-        known = (*self.shape[:MAXIMUM_KNOWN_RANK], *(0,) * (MAXIMUM_KNOWN_RANK - rank))
-        self._published = array("q", entry), array("q", (*known, buffer.allowed_access))
-        return self._published
 
     def __repr__(self) -> str:
         return f"<hal.buffer_view {format_shaped_type(self.shape, _element_type(self.element_type))}>"

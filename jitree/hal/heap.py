@@ -42,8 +42,6 @@ _HOST_USAGE: Final = int(BufferUsage.MAPPING | BufferUsage.TRANSFER)
 _ALL: Final = int(MemoryAccess.ALL)
 _READ: Final = int(MemoryAccess.READ)
 
-_KEPT_LIMIT: Final = 256 << 20
-"""Bytes of free blocks that the pool keeps; what comes back beyond that goes to the system."""
 _LARGE: Final = 4 << 20
 """Bytes that take a millisecond or more to clear."""
 _FINE_LIMIT: Final = 1024
@@ -85,7 +83,8 @@ class HeapAllocator(LendingAllocator):
         self._returned: deque[tuple[HeapBlock, int, int]] = deque()
         self._accounting = Accounting()
         self._limit = limit
-        self._kept_limit = _KEPT_LIMIT if limit is None else min(_KEPT_LIMIT, limit)
+        if limit is not None:
+            self.most_lent = min(self.most_lent, limit)
         self._charged = 0
         self._uncharged: deque[int] = deque()
         """Charges that are over."""
@@ -148,7 +147,7 @@ class HeapAllocator(LendingAllocator):
 
     def keep_nothing(self) -> None:
         """What comes back goes to the system, from now on: its device is closed."""
-        self._kept_limit = 0
+        self.most_lent = 0
         self.trim()
 
     # Blocks that others hand out, each in one context.
@@ -156,10 +155,6 @@ class HeapAllocator(LendingAllocator):
     @property
     def lends(self) -> bool:
         return type(self) is HeapAllocator
-
-    @property
-    def most_lent(self) -> int:
-        return self._kept_limit
 
     @property
     def limited_charge(self) -> Charge | None:
@@ -234,7 +229,8 @@ class HeapAllocator(LendingAllocator):
         if count > _MOST_LENT:
             raise InvalidArgumentError(f"count: expected at most {_MOST_LENT} blocks but got {count}")
         with self._lock:
-            self._collect()
+            if self._returned:
+                self._collect()
             blocks: list[HeapBlock] = []
             while len(blocks) < count and (block := self._take_free(capacity)) is not None:
                 blocks.append(block)
@@ -310,8 +306,20 @@ class HeapAllocator(LendingAllocator):
             raise
 
     def _reserve(self, capacity: int, size: int) -> HeapBlock:
+        """A new block; ``size`` bytes of it are asked for."""
+        try:
+            memory = (np.zeros if self.is_zeroed else np.empty)(capacity + ALIGNMENT, np.uint8)
+        except (MemoryError, ValueError, OverflowError) as error:
+            pass_interruption(error)
+            from jitree.base import spare_memory  # few programs come here
+
+            if isinstance(error, MemoryError) and spare_memory.give_up_for(capacity):
+                return self._reserve(capacity, size)
+            raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
         self.reserved += capacity
-        return _new_block(capacity, size, np.zeros if self.is_zeroed else np.empty)
+        address: int = memory.ctypes.data
+        skipped = -address % ALIGNMENT
+        return address + skipped, capacity, memory[skipped : skipped + capacity]
 
     def _allocate_aligned(self, memory_type: int, usage: int, size: int, alignment: int) -> Buffer:
         whole = self.allocate(memory_type, usage, size + alignment)
@@ -328,7 +336,7 @@ class HeapAllocator(LendingAllocator):
 
     def _put(self, block: HeapBlock) -> None:
         capacity = block[1]
-        if self._kept + capacity <= self._kept_limit:
+        if self._kept + capacity <= self.most_lent:
             self._kept += capacity
             self._free.setdefault(capacity, []).append(block)
 
@@ -342,21 +350,6 @@ def _clear(memory: np.ndarray[Any, Any]) -> None:
 
     for part in parts_of(memory):
         memory[part] = 0
-
-
-def _new_block(capacity: int, size: int, make: Callable[..., np.ndarray[Any, Any]]) -> HeapBlock:
-    try:
-        memory = make(capacity + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError, OverflowError) as error:
-        pass_interruption(error)
-        from jitree.base import spare_memory  # few programs come here
-
-        if isinstance(error, MemoryError) and spare_memory.give_up_for(capacity):
-            return _new_block(capacity, size, make)
-        raise ResourceExhaustedError(f"cannot allocate {size} bytes of host memory") from error
-    address: int = memory.ctypes.data
-    skipped = -address % ALIGNMENT
-    return address + skipped, capacity, memory[skipped : skipped + capacity]
 
 
 GUARD: Final = 64 << 20

@@ -353,11 +353,6 @@ class HandleTable:
         if self.owed:
             self.release_owed()
 
-    def keep(self, objects: dict[int, object]) -> None:
-        """Keeps something for each of some reserved entries, until they are unreserved."""
-        for address, obj in objects.items():
-            self._objects[(address - self.base) >> 6] = obj
-
     def unreserve(self, address: int) -> None:
         """Takes back a reserved entry that nothing refers to."""
         start = address - self.base
@@ -380,7 +375,7 @@ class HandleTable:
     def _learn(self, obj: object) -> _Traits:
         cls = type(obj)
         kind = self.ref_types.id_of(obj)
-        traits = _Traits(kind, getattr(cls, "fill_entry", None), getattr(cls, "leave_entry", None))
+        traits = _Traits._make((kind, getattr(cls, "fill_entry", None), getattr(cls, "leave_entry", None)))
         self._traits[cls] = traits
         return traits
 

@@ -217,14 +217,9 @@ class Table:
         return self.buffer.data[start : start + count * element_size]
 
 
-def wanted(*columns: tuple[int, int, int, int]) -> npt.NDArray[np.int32]:
-    """Column records (kind, outer, slot, default), for :func:`columns_of`."""
-    return np.array(columns, np.int32)
-
-
 def columns_of(parent: Table, slot: int, columns: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Reads rows of wanted columns from a vector of tables. The FlatBuffer has been verified as a whole; no
-    tables when the field is absent."""
+    """Reads rows of columns (kind, outer, slot, default) from a vector of tables. The FlatBuffer has been
+    verified as a whole; no tables when the field is absent."""
     first, count = parent.vector(slot, 4) or (0, 0)
     values = np.zeros((len(columns), count), np.int64)
     buffer = parent.buffer

@@ -20,7 +20,7 @@ from jitree.vmfb.cconv import (
     parse,
     register_counts,
 )
-from jitree.vmfb.flatbuffer import FlatBuffer, Table, columns_of, require_whole, wanted
+from jitree.vmfb.flatbuffer import FlatBuffer, Table, columns_of, require_whole
 from jitree.vmfb.native.layout import (
     COLUMN_ALIKE,
     COLUMN_COUNT,
@@ -71,19 +71,19 @@ _SIGNATURES, _RODATA, _RWDATA, _STATE, _DESCRIPTORS, _BYTECODE_VERSION, _BYTECOD
 _OPTIONAL: Final = 2
 """Flag of dependencies and imports; their flags default to 1, required."""
 
-_IMPORT_COLUMNS: Final = wanted(
+_IMPORT_COLUMNS: Final = np.array((
     (COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0), (COLUMN_TARGET, 1, 0, 0), (COLUMN_COUNT, 1, 0, 0),
     (COLUMN_PLACE, 1, 1, 0), (COLUMN_NUMBER, -1, 2, 1),
-)  # fmt: skip
+), np.int32)  # fmt: skip
 """Names, conventions, whether there are attributes, flags."""
-_TYPE_COLUMNS: Final = wanted((COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0))
-_SIGNATURE_COLUMNS: Final = wanted(
-    (COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0), (COLUMN_ALIKE, -1, 0, 0)
-)
-_RODATA_COLUMNS: Final = wanted(
+_TYPE_COLUMNS: Final = np.array(((COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0)), np.int32)
+_SIGNATURE_COLUMNS: Final = np.array((
+    (COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0), (COLUMN_ALIKE, -1, 0, 0),
+), np.int32)  # fmt: skip
+_RODATA_COLUMNS: Final = np.array((
     (COLUMN_PLACE, -1, 0, 0), (COLUMN_TARGET, -1, 2, 0), (COLUMN_COUNT, -1, 2, 0),
     (COLUMN_NUMBER64, -1, 3, 0), (COLUMN_NUMBER64, -1, 4, 0),
-)  # fmt: skip
+), np.int32)  # fmt: skip
 """Whether there are flags; content in the FlatBuffer, its length; offset and length of content after it."""
 _DESCRIPTOR: Final = np.dtype({
     "names": ["offset", "length", "requirements", "block_count", "value_count", "ref_count"],

@@ -15,6 +15,7 @@ import numpy as np
 from jitree.base.records import NamedTuple, rows_of
 from jitree.vmfb.cconv import CallingConvention, RegisterSlot, parse
 from jitree.vmfb.schema import MadeRows, Rows
+from jitree.vmfb.words import TAG_VALUE64
 
 if TYPE_CHECKING:
     from array import array
@@ -179,6 +180,12 @@ class DecodedModule:
         cconv = parse(self._module.imports[ordinal].cconv or "")
         arguments, results = registers[:argument_count], registers[argument_count:]
         return CallSite._make((index, word, ordinal, cconv, self._segments(index), arguments, results))
+
+    def registers(self, index: int, *numbers: int) -> list[int]:
+        """Locates arguments of a call site in views of registers of their kinds."""
+        first = self._site_words[index] + 6
+        words = [self.words[first + 2 * number :][:2].tolist() for number in numbers]
+        return [register >> (tag == TAG_VALUE64) for tag, register in words]
 
     def string(self, place: int) -> str:
         """A message of ``fail``, ``trace`` or ``print``."""

@@ -8,6 +8,7 @@ to define and every process pays for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from jitree.base.records import NamedTuple
@@ -53,8 +54,7 @@ else:
 
         __slots__ = ()
 
-        def __class_getitem__(cls, item: Any) -> type:
-            return cls
+        __class_getitem__ = classmethod(GenericAlias)
 
         def __iter__(self) -> Iterator[Any]:
             return map(self.__getitem__, range(len(self)))

@@ -227,7 +227,7 @@ def test_bytecode_that_takes_long_gives_way(tier: str, turns: int, monkeypatch: 
     """To the loop when it is awaited, to other threads when it was submitted."""
     monkeypatch.setattr(machine, "PROMPT_TIME", 0)
     for module in (context, invocation):
-        monkeypatch.setattr(module, "SUBMITTED", invocation.Policy(PROMPT, 0))
+        monkeypatch.setattr(module, "SUBMITTED", (PROMPT, 0))
     monkeypatch.setattr(handlers, "SLICE", turns // 100)
     with Session("local-sync", tier=tier) as session:
         count = session.load(Assembler("m").function("f", "0i_i", COUNTING).build()).f

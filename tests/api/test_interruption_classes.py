@@ -96,8 +96,9 @@ def test_where_members_find_each_other(alarm: Callable[..., Any], monkeypatch: p
 
 
 def test_where_memory_is_allocated(alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Late):
-        heap._new_block(64, 64, alarm)
+    with monkeypatch.context() as patched, pytest.raises(Late):
+        patched.setattr(heap, "np", SimpleNamespace(empty=alarm, uint8=np.uint8))
+        heap.HeapAllocator().allocate(0, 0, 64)
     monkeypatch.setattr(buffer, "zeroed", alarm)
     with pytest.raises(Late):
         buffer.VmBuffer(64)

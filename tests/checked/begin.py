@@ -182,7 +182,7 @@ def _follow_handles() -> None:
 def _follow_heap() -> None:
     """Buffers of devices have as many bytes as were asked for, and none when they are in the pool."""
     take, put = heap.HeapAllocator._take, heap.HeapAllocator._put
-    lend = heap.HeapAllocator.lend
+    lend, reserve = heap.HeapAllocator.lend, heap.HeapAllocator._reserve
 
     def taken(self: heap.HeapAllocator, memory_type: int, size: int) -> heap.HeapBlock:
         block = take(self, memory_type, size)
@@ -200,12 +200,8 @@ def _follow_heap() -> None:
             memory.forbid(address, size, POOLED)
         return blocks
 
-    make = heap._new_block
-
-    def new_block(
-        capacity: int, size: int, make_array: Callable[..., np.ndarray[Any, Any]]
-    ) -> heap.HeapBlock:
-        block = make(capacity, size, make_array)
+    def new_block(self: heap.HeapAllocator, capacity: int, size: int) -> heap.HeapBlock:
+        block = reserve(self, capacity, size)
         whole = block[2].base
         assert isinstance(whole, np.ndarray)
         first = whole.ctypes.data
@@ -220,4 +216,4 @@ def _follow_heap() -> None:
     _put(heap.HeapAllocator, "_put", put_back)
     _put(heap.HeapAllocator, "lend", lent)
     _put(heap.HeapAllocator, "_reserve_some", apart)
-    _put(heap, "_new_block", new_block)
+    _put(heap.HeapAllocator, "_reserve", new_block)

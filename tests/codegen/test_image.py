@@ -189,7 +189,7 @@ def test_get_does_not_wait_for_the_start_of_a_builder(folder: Path, monkeypatch:
     monkeypatch.setattr(builder, "start_builder", late)
     sample = recipe("texts")
     assert image.get(sample) is None and reached.wait(60)
-    assert image.provider(sample).is_building
+    assert image._static[sample.name].is_building
     assert image.get(sample) is None
     go_on.set()
     assert twice(image.wait(sample), 4) == 8

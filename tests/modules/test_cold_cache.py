@@ -28,11 +28,11 @@ OWN = [LOOP, hal.RECIPE, executor.RECIPE]
 module = whole_call(ROWS).module("m")
 running = Session("local-sync", tier="auto")
 running.load(module)
-assert all(image.provider(recipe).is_building for recipe in OWN), "one after the other"
+assert all(image._static[recipe.name].is_building for recipe in OWN), "one after the other"
 expected = outcome(running, "m")
 
 forced = Session("local-sync", tier="fast")
-assert all(image.provider(recipe).image is not None for recipe in OWN), "not waited for"
+assert all(image._static[recipe.name].image is not None for recipe in OWN), "not waited for"
 forced.load(module)
 assert outcome(forced, "m") == expected
 

@@ -17,7 +17,7 @@ from jitree.errors import InvalidArgumentError, StatusError
 from jitree.vmfb import module as modules
 from jitree.vmfb import native as code
 from jitree.vmfb.archive import IDENTIFIER, Archive
-from jitree.vmfb.flatbuffer import FlatBuffer, columns_of, wanted
+from jitree.vmfb.flatbuffer import FlatBuffer, columns_of
 from jitree.vmfb.native import RECIPE, Code
 from jitree.vmfb.native.layout import COLUMN_ALIKE, COLUMN_COUNT, COLUMN_NUMBER, COLUMN_TARGET
 from tests.assembler import Assembler
@@ -104,9 +104,9 @@ def test_texts_are_compared_with_few_others(compiled: Code) -> None:
     assert alike == [*range(39), 39, 38]
 
 
-COLUMNS = wanted(
-    (COLUMN_NUMBER, 1, 0, 5), (COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0), (COLUMN_ALIKE, -1, 0, 0)
-)  # fmt: skip
+COLUMNS = np.array((
+    (COLUMN_NUMBER, 1, 0, 5), (COLUMN_TARGET, -1, 0, 0), (COLUMN_COUNT, -1, 0, 0), (COLUMN_ALIKE, -1, 0, 0),
+), np.int32)  # fmt: skip
 """A number of an inner table, and equal texts."""
 CHANGES: dict[str, tuple[str, dict[str, tuple[str, int | str]], list[list[int]] | None]] = {
     "nothing": ("x", {}, [[1, 2], [0, 0]]),

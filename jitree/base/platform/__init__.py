@@ -3,7 +3,7 @@
 This folder is the one place that names Linux and macOS, their calls and their files; all other parts ask it.
 Names of the C library that a system lacks are looked for, rather than the system's own name.
 
-A mapping starts without access, is made writable, filled, and then made read-only or executable. No page is
+A mapping starts without access or writable, is filled, and then made read-only or executable. No page is
 ever writable and executable at the same time: :meth:`Mapping.protect` refuses it. macOS on arm64 has that
 for a thread rather than for a page (:class:`SwitchedMapping`).
 """
@@ -127,12 +127,13 @@ def _mapped(size: int, access: int, flags: int, file: int) -> int:
 
 
 class Mapping:
-    """Private anonymous pages, without access at first; unmapped when the object goes."""
+    """Private anonymous pages, unmapped when the object goes."""
 
     __slots__ = ("_ending", "address", "size")
 
-    def __init__(self, size: int, alignment: int = PAGE_SIZE) -> None:
+    def __init__(self, size: int, alignment: int = PAGE_SIZE, access: int = NONE) -> None:
         """Reserves ``size`` bytes, in whole pages, at a multiple of ``alignment``. That is a power of two.
+        ``access``: NONE, or what :meth:`protect` would grant then.
 
         RESOURCE_EXHAUSTED if the address space has no room.
         """
@@ -140,7 +141,7 @@ class Mapping:
         slack = max(alignment, PAGE_SIZE) - PAGE_SIZE
         whole = self.size + slack
         try:
-            start = self._reserved(whole)
+            start = self._reserved(whole, access)
         except OSError as error:
             pass_interruption(error)
             text = f"{whole} bytes of memory could not be reserved: {error.strerror}"
@@ -148,7 +149,7 @@ class Mapping:
         self._ending = Finalizer(partial(_munmap, start, whole))
         self.address = start + slack & -max(alignment, PAGE_SIZE)
 
-    _reserved = staticmethod(partial(_mapped, access=NONE, flags=_PRIVATE | _ANONYMOUS, file=-1))
+    _reserved = staticmethod(partial(_mapped, flags=_PRIVATE | _ANONYMOUS, file=-1))
     _set_access: Callable[[int, int, int], int] = staticmethod(_mprotect)
 
     def protect(self, offset: int, size: int, access: int) -> None:
@@ -191,14 +192,12 @@ class SwitchedMapping(Mapping):
 
     __slots__ = ("_access", "_aside")
 
-    def __init__(self, size: int, alignment: int = PAGE_SIZE) -> None:
-        super().__init__(size, alignment)
+    def __init__(self, size: int, alignment: int = PAGE_SIZE, access: int = NONE) -> None:
+        super().__init__(size, alignment, READ | WRITE | EXECUTE)
         self._aside = (ctypes.c_ubyte * self.size)()
-        self._access = bytearray(self.size // PAGE_SIZE)
+        self._access = bytearray([access]) * (self.size // PAGE_SIZE)
 
-    _reserved = staticmethod(
-        partial(_mapped, access=READ | WRITE | EXECUTE, flags=_PRIVATE | _ANONYMOUS | _SWITCHED, file=-1)
-    )
+    _reserved = staticmethod(partial(_mapped, flags=_PRIVATE | _ANONYMOUS | _SWITCHED, file=-1))
 
     def _set_access(self, address: int, size: int, access: int) -> int:
         first, count = (address - self.address) // PAGE_SIZE, size // PAGE_SIZE
@@ -232,8 +231,7 @@ def whole_pages(start: int, size: int) -> tuple[int, int]:
 
 def map_code(code: bytes) -> Mapping:
     """Machine code without relocations, ready to be called at the mapping's address."""
-    mapping = CodeMapping(len(code))
-    mapping.protect(0, len(code), READ | WRITE)
+    mapping = CodeMapping(len(code), access=READ | WRITE)
     mapping.view()[: len(code)] = code
     mapping.protect(0, len(code), READ | EXECUTE)
     mapping.publish()

@@ -411,20 +411,22 @@ def provider(recipe: Recipe, builds: BuilderLimits | None = None) -> Provider:
 
 
 def _static_provider(recipe: Recipe) -> Provider:
-    found = _static.get(recipe.name)
-    if found is None:
-        found = _static[recipe.name] = provider(recipe)
-    return found
+    """The provider of an image that the process keeps: one of its name."""
+    with _providers_lock:
+        found = _static.get(recipe.name)
+        if found is None:
+            found = _static[recipe.name] = Provider(recipe)
+        return found
 
 
 def get(recipe: Recipe) -> Image | None:
-    """As :meth:`Provider.get`, for an image that the process keeps: one of its name."""
+    """As :meth:`Provider.get`, for an image that the process keeps."""
     found = _static.get(recipe.name) or _static_provider(recipe)
     return found.image or found.get()
 
 
 def start(recipe: Recipe) -> None:
-    """As :meth:`Provider.start`, for an image that the process keeps: one of its name."""
+    """As :meth:`Provider.start`, for an image that the process keeps."""
     _static_provider(recipe).start()
 
 
@@ -436,5 +438,5 @@ def notes(recipe: Recipe) -> bytes:
 
 
 def wait(recipe: Recipe) -> Image:
-    """As :meth:`Provider.wait`, for an image that the process keeps: one of its name."""
+    """As :meth:`Provider.wait`, for an image that the process keeps."""
     return _static_provider(recipe).wait()

@@ -98,6 +98,7 @@ _HEADER: Final = struct.Struct(f"<8s{KEY_SIZE}s5I")
 _ENTRY: Final = struct.Struct("<IH")
 _WORD: Final = 4
 """Bytes of an offset in :attr:`FlatImage.rebase`."""
+_KEY: Final = DIGEST_SIZE + len(MAGIC)
 _START: Final = DIGEST_SIZE + _HEADER.size
 
 
@@ -111,17 +112,6 @@ class FlatImage(NamedTuple):
     """Offsets of the functions that may be called from outside."""
     notes: bytes = b""
     """What the generator wants kept with the code."""
-
-
-class _Parts(NamedTuple):
-    """What a file consists of, in its order."""
-
-    key: bytes
-    title: bytes
-    names: bytes
-    rebase: bytes
-    notes: bytes
-    code: memoryview
 
 
 def encode(image: FlatImage, key: bytes, title: str) -> bytes:
@@ -138,10 +128,10 @@ def decode(data: bytes | memoryview, key: bytes) -> FlatImage | None:
     """The image of a file made for ``key``; None for any other, damaged or short file, and for one whose
     parts name places outside of them."""
     parts = _parts(data)
-    if parts is None or parts.key != key or not _is_whole(data):
+    if parts is None or parts[0] != key or not _is_whole(data):
         return None
     try:
-        image = _image(parts)
+        image = _image(*parts[2:])
     except (struct.error, UnicodeDecodeError):
         return None
     return image if _stays_inside(image) else None
@@ -150,40 +140,40 @@ def decode(data: bytes | memoryview, key: bytes) -> FlatImage | None:
 def decode_trusted(data: bytes | memoryview) -> FlatImage | None:
     """The image of a file for any key, which is not searched for damage; None for one of another format."""
     parts = _parts(data)
-    return None if parts is None else _image(parts)
+    return None if parts is None else _image(*parts[2:])
 
 
 def key_of(data: bytes | memoryview) -> bytes | None:
     """The key that a file was made for; None for one that is damaged, short or of another format."""
     parts = _parts(data)
-    return parts.key if parts is not None and _is_whole(data) else None
+    return bytes(parts[0]) if parts is not None and _is_whole(data) else None
 
 
 def title_of(data: bytes | memoryview) -> str | None:
     """What a file says it is; None for one that is damaged, short or of another format."""
     parts = _parts(data)
-    return parts.title.decode(errors="backslashreplace") if parts is not None and _is_whole(data) else None
+    return str(parts[1], errors="backslashreplace") if parts is not None and _is_whole(data) else None
 
 
-def _parts(data: bytes | memoryview) -> _Parts | None:
+def _parts(data: bytes | memoryview) -> list[memoryview] | None:
+    """Key, title, names, rebase, notes and code."""
     if len(data) < _START:
         return None
-    magic, key, *sizes = _HEADER.unpack_from(data, DIGEST_SIZE)
+    magic, _, *sizes = _HEADER.unpack_from(data, DIGEST_SIZE)
     ends = list(accumulate(sizes, initial=_START))
     if magic != MAGIC or ends[-1] != len(data):
         return None
-    title, names, rebase, notes, code = (memoryview(data)[start:end] for start, end in pairwise(ends))
-    return _Parts(key, bytes(title), bytes(names), bytes(rebase), bytes(notes), code)
+    return [memoryview(data)[start:end] for start, end in ((_KEY, _KEY + KEY_SIZE), *pairwise(ends))]
 
 
-def _image(parts: _Parts) -> FlatImage:
+def _image(names: memoryview, rebase: memoryview, notes: memoryview, code: memoryview) -> FlatImage:
     entries: dict[str, int] = {}
     position = 0
-    while position < len(parts.names):
-        offset, length = _ENTRY.unpack_from(parts.names, position)
+    while position < len(names):
+        offset, length = _ENTRY.unpack_from(names, position)
         position += _ENTRY.size + length
-        entries[parts.names[position - length : position].decode()] = offset
-    return FlatImage(parts.code, parts.rebase, entries, parts.notes)
+        entries[str(names[position - length : position], "utf-8")] = offset
+    return FlatImage._make((code, bytes(rebase), entries, bytes(notes)))
 
 
 def _stays_inside(image: FlatImage) -> bool:
@@ -217,8 +207,7 @@ def map_image(image: FlatImage) -> Image:
     import numpy as np  # not what builders import
 
     size = len(image.code)
-    memory = CodeMapping(size)
-    memory.protect(0, size, READ | WRITE)
+    memory = CodeMapping(size, access=READ | WRITE)
     view = memory.view()
     view[:size] = image.code
     words = np.frombuffer(view[: size & ~7], np.uint64)

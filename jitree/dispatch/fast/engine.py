@@ -75,18 +75,12 @@ def attach_library(machine: Machine) -> None:
     machine.state[STATE_WORDS.attended] = stop_word.WORD.value
 
 
-def run_loop(run: Run, machine: Machine, promote: Promote) -> None:
-    """Runs a machine from its ``pc`` by the loop. Each instruction that the loop leaves to Python is executed
-    by its plain handler, on the same memory. ``promote`` is told when the machine's time was over, and where
-    it goes on."""
-    machine.publish(machine.pc)
-    drive(run, run, machine, promote)
-
-
 def drive(first: Run, run: Run, machine: Machine, promote: Promote) -> None:
     """Enters machine code by ``first``; each time it has left with something to do, does that and enters it
-    by ``run``. A call that must not hold up others gives way each time that its time is over, of which Python
-    takes some, but not at each branch at which a way into compiled code is sought."""
+    by ``run``. Each instruction that the loop leaves to Python is executed by its plain handler, on the same
+    memory. ``promote`` is told when the machine's time was over, and where it goes on. A call that must not
+    hold up others gives way each time that its time is over, of which Python takes some, but not at each
+    branch at which a way into compiled code is sought."""
     state, address, handlers = machine.state, machine.state_address, HANDLERS
     gives_way = state[STATE_WORDS.prompt] == PROMPT
     begun = 0
@@ -171,4 +165,5 @@ class FastEngine:
         """See :meth:`jitree.dispatch.engine.Engine.run`."""
         if not machine.state[STATE_WORDS.math]:
             attach_library(machine)
-        run_loop(self._run, machine, stay)
+        machine.publish(machine.pc)
+        drive(self._run, self._run, machine, stay)

@@ -21,9 +21,9 @@ from jitree.dispatch.fast import LOOP
 from jitree.dispatch.fast.engine import (
     Run,
     attach_library,
+    drive,
     make_entry,
     run_function,
-    run_loop,
 )
 from jitree.dispatch.plain.handlers import HANDLERS
 from jitree.regs.layout import (
@@ -202,7 +202,8 @@ def _run(run: Run, machine: Machine, promote: Promote) -> None:
         attach(machine)
     if machine.frame:
         resume(machine)
-    run_loop(run, machine, promote)
+    machine.publish(machine.pc)
+    drive(run, run, machine, promote)
 
 
 class AutoEngine:

@@ -257,7 +257,8 @@ class HandlePool:
 
     def _take_back(self) -> None:
         """Frees what Python has dropped, too."""
-        self._table.drain_deferred()
+        if self._table.deferred or self._table.owed:
+            self._table.drain_deferred()
         self.settle()
 
     def trim(self) -> None:

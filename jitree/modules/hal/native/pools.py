@@ -142,7 +142,6 @@ class StoragePool:
         """Makes entries of blocks, in front of those that a list has."""
         table = self._table
         self.blocks |= lent
-        table.keep({handle: memory for handle, (_, _, memory) in lent.items()})
         for handle, (address, capacity, _) in lent.items():
             self._lent += capacity
             word = (handle - table.base) >> 3

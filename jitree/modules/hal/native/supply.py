@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from weakref import ref
 
 from jitree.codegen import image
-from jitree.dispatch.sites import register_index
 from jitree.hal.enums import MemoryType
 from jitree.modules.hal.native import RECIPE
 from jitree.modules.hal.native.layout import STAGED
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from jitree.modules.hal.native.handle_pool import HandlePool
     from jitree.regs.handles import HandleTable
     from jitree.regs.machine import Machine
-    from jitree.vmfb.program import CallSite
 
     class Supplied(Protocol):
         """The state of a module."""
@@ -150,7 +148,7 @@ _TRANSFERS: Final = frozenset(("device.queue.fill", "device.queue.copy", "device
 _EXECUTE: Final = "device.queue.execute"
 _DISPATCH: Final = "executable.dispatch"
 
-Refill = Callable[[Any, "Machine", "CallSite"], bool]
+Refill = Callable[[Any, "Machine", int], bool]
 """See :attr:`HostExport.refill`."""
 
 
@@ -166,32 +164,31 @@ def refill_of(name: str) -> Refill | None:
     return _refill if name in _OF_ANY_DEVICE else _refill_locally
 
 
-def _refill(state: Supplied, machine: Machine, site: CallSite) -> bool:
+def _refill(state: Supplied, machine: Machine, site: int) -> bool:
     return state.supplier.refill()
 
 
-def _refill_locally(state: Supplied, machine: Machine, site: CallSite) -> bool:
+def _refill_locally(state: Supplied, machine: Machine, site: int) -> bool:
     return state.supplier.is_local and state.supplier.refill()
 
 
-def _refill_storage(state: Supplied, machine: Machine, site: CallSite) -> bool:
+def _refill_storage(state: Supplied, machine: Machine, site: int) -> bool:
     handle_pool = state.supplier.handle_pool if state.supplier.is_local else None
     if handle_pool is None:
         return False
-    size = machine.i64[register_index(site.arguments[_SIZE])]
-    memory_type = machine.i32[register_index(site.arguments[_MEMORY_TYPE])]
-    return handle_pool.supply_storage(size, memory_type) or handle_pool.supply()
+    size, memory_type = machine.module.program.registers(site, _SIZE, _MEMORY_TYPE)
+    return handle_pool.supply_storage(machine.i64[size], machine.i32[memory_type]) or handle_pool.supply()
 
 
-def _refill_memory(state: Supplied, machine: Machine, site: CallSite) -> bool:
+def _refill_memory(state: Supplied, machine: Machine, site: int) -> bool:
     handle_pool = state.supplier.handle_pool if state.supplier.is_local else None
     if handle_pool is None:
         return False
     is_refilled = handle_pool.supply()
     if handle_pool.has_timeline:
         return False
-    size = machine.i64[register_index(site.arguments[_INLINE_SIZE])]
-    return handle_pool.supply_storage(size, _ON_HOST) or is_refilled
+    [size] = machine.module.program.registers(site, _INLINE_SIZE)
+    return handle_pool.supply_storage(machine.i64[size], _ON_HOST) or is_refilled
 
 
 def supplied(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
