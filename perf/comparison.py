@@ -11,23 +11,19 @@ _BATCH_SECONDS = 0.005
 """Calls are timed in batches of about this much, so that the clock costs nothing."""
 
 
-def alternate(calls: Sequence[Callable[[], object]], seconds: float, pause: float = 0.0) -> list[float]:
+def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[float]:
     """Median seconds of a call of each callable, measured in turn until each has had its time.
 
-    ``pause``: seconds in front of each batch, which is as long and begins with a call that does not count.
     Threads of some runtimes look for work for milliseconds after a call, on the processors that the next one
-    needs; and threads that were idle take a few calls until the system has given them processors.
+    needs: what runs on several threads is measured by ``apart.py``.
     """
     for call in calls:
         call()
-    batches = [_batch(call, max(_BATCH_SECONDS, pause)) for call in calls]
+    batches = [_batch(call) for call in calls]
     times: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + seconds * len(calls)
     while time.perf_counter() < end or len(times[0]) < 3:
         for call, count, spent in zip(calls, batches, times, strict=True):
-            if pause:
-                time.sleep(pause)
-                call()
             start = time.perf_counter()
             for _ in range(count):
                 call()
@@ -35,10 +31,10 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float, pause: floa
     return [statistics.median(spent) for spent in times]
 
 
-def _batch(call: Callable[[], object], seconds: float) -> int:
+def _batch(call: Callable[[], object]) -> int:
     start = time.perf_counter()
     call()
-    return max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
+    return max(1, int(_BATCH_SECONDS / max(time.perf_counter() - start, 1e-7)))
 
 
 def row(name: str, peer: float, own: float) -> str:

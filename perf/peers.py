@@ -58,7 +58,8 @@ def of_mnn(model: Path, value: Array, threads: int) -> Call:
             str(converted), [graph.input[0].name], [graph.output[0].name],
             runtime_manager=MNN.nn.create_runtime_manager((settings,)),
         )  # fmt: skip
-    variable = MNN.expr.const(value, list(value.shape), MNN.expr.NCHW)
+    element = {"float32": MNN.expr.float, "int32": MNN.expr.int}[value.dtype.name]
+    variable = MNN.expr.const(value, list(value.shape), MNN.expr.NCHW, element)
     return lambda: np.array(module.forward([variable])[0].read())
 
 

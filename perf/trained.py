@@ -6,8 +6,9 @@ on the ONNX file, and iree.runtime on a file that is compiled for this processor
 
 The models come with packages of the index (magika, rapidocr-onnxruntime, ddddocr, nudenet); those that are
 not installed are left out. Each is compiled once and kept in the folder. A figure is the median time of the
-other runtime over that of jitree for numpy arrays in and out, all measured alternately in one run (above 1:
-jitree is faster); `best` is the fastest of onnxruntime, OpenVINO and MNN, as far as they are installed.
+other runtime over that of jitree for numpy arrays in and out, all measured alternately in one run, each in a
+process of its own that stands still meanwhile (above 1: jitree is faster); `best` is the fastest of
+onnxruntime, OpenVINO and MNN, as far as they are installed and take the model.
 `error` is the largest difference from onnxruntime's result over the largest value of that. `--dispatches`
 lists those with the most time. Needs the extra `compile` with `iree-base-compiler[onnx]`, onnxruntime, and
 the packages.
@@ -22,19 +23,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from comparison import alternate, summary
-from peers import installed, of_onnxruntime
+from apart import Make, Timed, measured
+from comparison import summary
+from peers import RUNTIMES, installed
 
 import jitree
 from jitree.tools.cache import warm
 
 COMPILER_SECONDS = 600
-PAUSE = 0.03
-"""Seconds after which threads of onnxruntime no longer look for work."""
 _LOCAL = "--iree-hal-target-device=local"
 _BACKEND = "--iree-hal-local-target-device-backends="
 TARGETS = {
@@ -162,44 +163,67 @@ def argument(shape: tuple[int, ...], name: str) -> np.ndarray[Any, Any]:
     return random.standard_normal(shape).astype(np.float32)
 
 
+def of_jitree_alone(module: Path, value: np.ndarray[Any, Any], threads: int) -> Callable[[], Any]:
+    return of_jitree(jitree.Session(device(threads)), module, value)
+
+
+def device(threads: int) -> str:
+    return "local-sync" if threads == 1 else f"local-task://?threads={threads}"
+
+
 def measure(
     name: str, files: dict[str, Path], value: np.ndarray[Any, Any], options: argparse.Namespace
 ) -> dict[str, float]:
     """The ratio to each other runtime."""
     with contextlib.redirect_stdout(sys.stderr):
         warm([str(files["vmvx"])])
-    device = "local-sync" if options.threads == 1 else f"local-task://?threads={options.threads}"
-    with jitree.Session(device) as session:
-        own = of_jitree(session, files["vmvx"], value)
-        calls = {"jitree": own, **others(files, value, options)}
-        expected, result = of_onnxruntime(files["onnx"], value, options.threads)(), own()
-        error = np.abs(result - expected).max() / np.abs(expected).max()
-        pause = PAUSE if options.threads > 1 else 0.0
-        times = dict(zip(calls, alternate(list(calls.values()), options.seconds, pause), strict=True))
-        texts = (f"{runtime} {seconds * 1e3:8.2f} ms" for runtime, seconds in times.items())
-        print(f"{name:12s}", "  ".join(texts), f" error {error:.1e}", flush=True)
-        if options.dispatches:
-            with session.profile() as profile:
-                own()
-            print("\n".join(str(profile.table()).splitlines()[: options.dispatches + 1]), flush=True)
-    own_time = times.pop("jitree")
-    times["best"] = min(seconds for runtime, seconds in times.items() if runtime != "llvm-cpu")
-    return {f"against {runtime}": seconds / own_time for runtime, seconds in times.items()}
+    found = measured(runtimes(files, value, options), options.seconds)
+    timed = {}
+    for runtime, what in found.items():
+        if isinstance(what, Timed):
+            timed[runtime] = what
+        else:
+            print(f"{name}: {runtime} does not run it: {what}")
+    texts = [f"{runtime} {what.seconds * 1e3:8.2f} ms" for runtime, what in timed.items()]
+    own = timed.pop("jitree")
+    if expected := timed.get(next(iter(RUNTIMES))):
+        error = np.abs(own.result - expected.result).max() / np.abs(expected.result).max()
+        texts.append(f" error {error:.1e}")
+    print(f"{name:12s}", "  ".join(texts), flush=True)
+    if options.dispatches:
+        print_dispatches(files["vmvx"], value, options)
+    times = {runtime: what.seconds for runtime, what in timed.items()}
+    if peers := [seconds for runtime, seconds in times.items() if runtime in RUNTIMES]:
+        times["best"] = min(peers)
+    return {f"against {runtime}": seconds / own.seconds for runtime, seconds in times.items()}
 
 
-def others(
+def print_dispatches(module: Path, value: np.ndarray[Any, Any], options: argparse.Namespace) -> None:
+    """Lists those that take the most time of a call."""
+    with jitree.Session(device(options.threads)) as session:
+        own = of_jitree(session, module, value)
+        own()
+        with session.profile() as profile:
+            own()
+        print("\n".join(str(profile.table()).splitlines()[: options.dispatches + 1]), flush=True)
+
+
+def runtimes(
     files: dict[str, Path], value: np.ndarray[Any, Any], options: argparse.Namespace
-) -> dict[str, Callable[[], Any]]:
-    """What is compared, of the runtimes that are wanted and installed."""
+) -> dict[str, Make]:
+    """What is compared: jitree, and of the others those that are wanted and installed."""
     wanted = options.runtimes.split(",")
-    calls = {
-        runtime: make(files["onnx"], value, options.threads)
-        for runtime, make in installed().items()
-        if runtime in wanted
+    makes: dict[str, Make] = {
+        "jitree": partial(of_jitree_alone, files["vmvx"], value, options.threads),
+        **{
+            runtime: partial(make, files["onnx"], value, options.threads)
+            for runtime, make in installed().items()
+            if runtime in wanted
+        },
     }
     if "llvm-cpu" in files and "llvm-cpu" in wanted:
-        calls["llvm-cpu"] = of_iree(files["llvm-cpu"], value, options.threads)
-    return calls
+        makes["llvm-cpu"] = partial(of_iree, files["llvm-cpu"], value, options.threads)
+    return makes
 
 
 def arguments_of(description: str, **numbers: int) -> argparse.Namespace:
