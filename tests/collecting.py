@@ -12,6 +12,7 @@ says two things of a test that passes, not six.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections import Counter
@@ -46,6 +47,16 @@ def kept_bytecode(config: pytest.Config) -> Iterator[None]:
         yield
     finally:
         sys.dont_write_bytecode, sys.pycache_prefix = before
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Nothing is searched for garbage meanwhile: what tests are collected into stays."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def import_shared(config: pytest.Config) -> None:

@@ -28,15 +28,13 @@ settings.load_profile("jitree")
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_collections() -> None:
-    """Garbage collections, of which many tests make some, look at what the tests of one file have made."""
+    """Garbage collections, of which many tests make some, look at what the tests of one file have made.
+
+    Python makes its own less often: to keep the trees of all sources cost more of them than to read these.
+    """
+    gc.set_threshold(10_000)
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_told() -> None:
-    """A process says once what keeps machine code away; here each test hears it."""
-    image._told.clear()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -56,17 +54,19 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture
-def images_are_built_here(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def images_are_built_here() -> Iterator[None]:
     """For tests that wait for the code of many programs, which no builder process is then started for."""
     from tests.dispatch.harness import start_here
 
-    monkeypatch.setattr(image.Provider, "_start", start_here)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(image.Provider, "_start", start_here)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    with collecting.kept_bytecode(session.config):
+    with collecting.kept_bytecode(session.config), collecting.no_collections():
         collecting.import_shared(session.config)
         return (yield)
 
@@ -74,6 +74,11 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     collecting.sort_files(items)
     emulation.leave_out(items)
+
+
+def pytest_runtest_setup() -> None:
+    """A process says once what keeps machine code away; here each test hears it."""
+    image._told.clear()
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

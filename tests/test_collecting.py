@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from pathlib import Path
@@ -48,6 +49,13 @@ def test_bytecode_is_kept_elsewhere_where_python_keeps_none(
     assert sys.dont_write_bytecode == is_off and sys.pycache_prefix == before
     with collecting.kept_bytecode(SimpleNamespace()):  # type: ignore[arg-type]
         assert sys.dont_write_bytecode == is_off and sys.pycache_prefix == before
+
+
+def test_no_garbage_is_searched_for_while_tests_are_collected() -> None:
+    with pytest.raises(ZeroDivisionError), collecting.no_collections():
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert gc.isenabled()
 
 
 def test_only_workers_of_all_tests_import_them(monkeypatch: pytest.MonkeyPatch) -> None:

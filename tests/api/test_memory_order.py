@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from jitree.errors import DataLossError
 from jitree.hal.buffer import PENDING
 from jitree.hal.fence import Fence
 from jitree.hal.memory_order import settle
+from tests.api.conftest import TIERS_AND_DEVICES
 from tests.api.programs import TURNS
 from tests.hal.test_memory_order import steps_of
 
@@ -39,7 +40,15 @@ def nothing_pending() -> None:
     assert PENDING[0] == 0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", params=TIERS_AND_DEVICES, ids="-".join)
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """One of each kind for all tests: each has memory of its own, and all have ended before the next one."""
+    tier, device = request.param
+    with Session(device, tier=tier) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
 def module(session: Session) -> Module:
     """On the fast tier machine code makes the usual calls."""
     module = session.load(TURNS)
@@ -130,13 +139,13 @@ def soon(fence: Fence) -> threading.Timer:
 def test_what_is_still_read_is_written_later(
     module: Module, session: Session, memories: tuple[Array, Elements], writer: str, how: str
 ) -> None:
+    if not isinstance(memories[1], Array) and writer in ("donation", "plain donation", "mutated"):
+        pytest.skip("a numpy array is copied")
     for _ in range(2):
         one, other = memories
         gate, fence = late(session, SEVEN)
         read = module.sum.submit(one, gate)
         timer = soon(fence)
-        if not isinstance(other, Array) and writer in ("donation", "plain donation", "mutated"):
-            pytest.skip("a numpy array is copied")
         written = WRITERS[writer](module, other, NINE, how)
         assert np.array_equal(read, OLD + SEVEN)
         assert np.asarray(written)[8] in (9, 17, 18)

@@ -377,17 +377,30 @@ class Notes(EventReader):
         raise ValueError("what a reader raises disturbs nobody")
 
 
-def test_notes_go_to_readers_and_to_the_logger(caplog: pytest.LogCaptureFixture) -> None:
-    reader = Notes()
+class Records(logging.Handler):
+    """Keeps what a logger is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(record)
+
+
+def test_notes_go_to_readers_and_to_the_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, records, logger = Notes(), Records(), logging.getLogger("jitree")
+    monkeypatch.setattr(logger, "handlers", [records])
+    logger.setLevel(logging.INFO)
     listen(process, reader)
     try:
-        with caplog.at_level(logging.INFO, "jitree"):
-            logs.note("slow", "something\x1b takes long", seconds=1.5)
-            logs.note("found", "a detail", "debug")
+        logs.note("slow", "something\x1b takes long", seconds=1.5)
+        logs.note("found", "a detail", "debug")
     finally:
         stop_listening(process, reader)
+        logger.setLevel(logging.NOTSET)
     assert [(each.topic, each.seconds) for each in reader.seen] == [("slow", 1.5), ("found", 0.0)]
-    (record,) = caplog.records
+    (record,) = records.seen
     assert record.name == "jitree" and record.levelname == "INFO" and record.__dict__["topic"] == "slow"
     assert record.getMessage() == "something\\1B takes long (1.50 s)"
 

@@ -10,7 +10,7 @@ import pytest
 from tests.dispatch.harness import TIERS, Vm
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _no_builders(images_are_built_here: None) -> None: ...
 
 

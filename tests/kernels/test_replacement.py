@@ -114,8 +114,9 @@ def test_a_function_that_is_compiled_anew_runs_as_it_is_then(monkeypatch: pytest
     assert np.array_equal(found[1], 4 * found[0]) and np.array_equal(found[2], found[1])
 
 
+@pytest.mark.parametrize("kernel", SOFT[1:])
 def test_what_code_is_given_does_not_change_while_dispatches_run(
-    digits: jitree.Module, monkeypatch: pytest.MonkeyPatch
+    digits: jitree.Module, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread reads code and environment one after the other. Numba's code read where the one of before
     was, at 0, when a verification ended in between."""
@@ -127,7 +128,7 @@ def test_what_code_is_given_does_not_change_while_dispatches_run(
 
     replacing = TabledExecutable.replace_function
     monkeypatch.setattr(TabledExecutable, "replace_function", replace_function)
-    with digits.session.replace(SOFTMAX, Kernel(numba.njit(softmax), TEN), atol=1e-6):
+    with digits.session.replace(SOFTMAX, kernel, atol=1e-6):
         digits.classify(IMAGE)
     codes, environments = zip(*given, strict=True)
     assert len(set(codes)) == 2 and len(set(environments)) == 1

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from jitree.base.platform import available_resources
 
 
-@pytest.fixture(autouse=True)
-def much_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def much_memory_is_left() -> Iterator[None]:
     """Whether copies of constants are given up is for tests to say, not for what else the machine does."""
-    monkeypatch.setattr(available_resources, "available_memory", lambda: 1 << 40)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(available_resources, "available_memory", lambda: 1 << 40)
+        yield

@@ -28,8 +28,8 @@ def _published(table: HandleTable, address: int, obj: Buffer | BufferView) -> tu
     return entry, [*known, table.i64[sum(extension) - 1]] if rank else known
 
 
-@pytest.fixture(autouse=True)
-def entries_are_as_objects_publish_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def entries_are_as_objects_publish_them() -> Iterator[None]:
     """What Python takes over from machine code is not written again: it is there already."""
 
     def checked(table: HandleTable, address: int, obj: object, kept: Sequence[int] = ()) -> None:
@@ -39,4 +39,6 @@ def entries_are_as_objects_publish_them(monkeypatch: pytest.MonkeyPatch) -> None
             obj.fill_entry(table, address)
             assert found == _published(table, address, obj)
 
-    monkeypatch.setattr(HandleTable, "take_over", checked)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(HandleTable, "take_over", checked)
+        yield
