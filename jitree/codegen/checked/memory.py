@@ -177,7 +177,7 @@ def _follow_mappings() -> None:
     _ours: dict[int, int] = {}
     _put(platform, "_mapped", mapped)
     _put(platform, "_munmap", unmapped)
-    reserved = partial(mapped, access=NONE, flags=_PRIVATE | _ANONYMOUS, file=-1)
+    reserved = partial(mapped, flags=_PRIVATE | _ANONYMOUS, file=-1)
     _put(platform.Mapping, "_reserved", staticmethod(reserved))
 
 
