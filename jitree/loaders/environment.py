@@ -13,6 +13,7 @@ import struct
 from array import array
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
+from functools import cache
 from typing import Final
 
 from jitree.base.memory import once
@@ -87,7 +88,7 @@ class CpuData:
         return None if row is None else int(row[1])
 
 
-@processor.kept
+@cache
 def host_cpu_data() -> CpuData:
     """The features of this machine's processor; none on an architecture without rows."""
     if MACHINE == "x86_64":

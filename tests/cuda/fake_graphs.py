@@ -49,6 +49,8 @@ class FakeModules:
         self.function_names: dict[int, str] = {}
         self.modules: dict[int, bytes] = {}
         self.links: dict[int, tuple[bytearray, list[bytes]]] = {}
+        self.linked: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        """What links have made, until they are destroyed: threads compile at a time."""
         self.compiler_log = b""
         """What the next compilation that fails says."""
         self.most_threads = 1024
@@ -75,12 +77,13 @@ class FakeModules:
     @driver_call
     def cuLinkComplete(self, link: int) -> Any:
         (text,) = self.links[int(link)][1]
-        self._kept = ctypes.create_string_buffer(text, len(text))
-        return _OK, ctypes.addressof(self._kept), len(text)
+        made = self.linked[int(link)] = ctypes.create_string_buffer(text, len(text))
+        return _OK, ctypes.addressof(made), len(text)
 
     @driver_call
     def cuLinkDestroy(self, link: int) -> Any:
         del self.links[int(link)]
+        self.linked.pop(int(link), None)
         return (_OK,)
 
     @driver_call

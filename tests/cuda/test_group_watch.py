@@ -74,8 +74,7 @@ def test_a_member_that_ends_while_others_wait(member: CudaDevice, library: FakeN
     ended = UnavailableError("remote process exited")
     with Session(device=member) as session:
         module = session.load(PROGRAM)
-        ending = threading.Timer(0.1, setattr, (library, "failure", ended))
-        ending.start()
+        library.on_collective.append(threading.Timer(0.1, setattr, (library, "failure", ended)))
         fails(module, UnavailableError, "remote process exited")
     assert library.aborted == [1]
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 
 from jitree.cuda import ptx
+from jitree.cuda.device import CudaDevice
 from jitree.cuda.ptx import KernelSignature
+from tests.cuda.fake import FakeDriver
+from tests.cuda.fake_results import CUjitInputType
 from tests.cuda.programs import DATA
 
 HEADER = b".version 7.6\n.target sm_80\n.extern .shared .align 16 .b8 memory[];\n"
@@ -70,3 +75,16 @@ def test_kernels_that_wait() -> None:
     newer = ptx.with_waits(text.replace(b"7.0", b"8.10").replace(b"sm_80", b"sm_100a"))
     assert newer is not None and b".version 8.10" in newer and b".target sm_100a" in newer
     assert ptx.with_waits(text + b".entry c();\n") is None and ptx.with_waits(b".version 8.0") is None
+
+
+def test_what_one_text_became_stays_while_another_is_compiled(device: CudaDevice, fake: FakeDriver) -> None:
+    """Of the driver that tests have: threads compile the texts of an image."""
+    made = []
+    for text in (HEADER + A + b"\0", HEADER + B + b"\0"):
+        _, link = fake.cuLinkCreate(0, [], [bytearray()])
+        fake.cuLinkAddData(link, CUjitInputType.CU_JIT_INPUT_PTX, text, len(text), b"", 0, [], [])
+        made.append((text, link, *fake.cuLinkComplete(link)[1:]))
+    others = [ctypes.create_string_buffer(size) for *_, size in made for _ in range(16)]
+    for text, link, address, size in made:
+        assert ctypes.string_at(address, size).endswith(text), len(others)
+        fake.cuLinkDestroy(link)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import _lru_cache_wrapper, cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from jitree.base import platform
 from jitree.base.platform import C_LIBRARY, map_code
 from jitree.errors import StatusError, pass_interruption
-
-_Answer = TypeVar("_Answer")
 
 _FLAGS: Final = """
     1.0.2     pni 0 ssse3 9 fma 12 cx16 13 sse4_1 19 sse4_2 20 movbe 22 popcnt 23 xsave 26 avx 28 f16c 29
@@ -90,15 +88,6 @@ _ENOUGH: Final = 1 << 14
 
 
 _assumed: tuple[str, bytes] = ("", b"")
-_kept: Final[list[_lru_cache_wrapper[Any]]] = []
-"""All that depends on the processor and is computed once."""
-
-
-def kept(function: Callable[..., _Answer]) -> _lru_cache_wrapper[_Answer]:
-    """As :func:`functools.cache`, for what depends on the processor: until another one is assumed."""
-    cached = cache(function)
-    _kept.append(cached)
-    return cached
 
 
 def assume(name: str, described: bytes) -> None:
@@ -106,8 +95,8 @@ def assume(name: str, described: bytes) -> None:
     code."""
     global _assumed
     _assumed = name, described
-    for answers in _kept:
-        answers.cache_clear()
+    for cached in kept:
+        cached.cache_clear()
 
 
 def assumed() -> str:
@@ -125,7 +114,7 @@ def machine() -> str:
     return next(iter(words("machine"))) if _assumed[0] else platform.MACHINE
 
 
-@kept
+@cache
 def description() -> bytes:
     """What the system says about the first processor, a line ``name : value`` a fact; empty if nothing."""
     if _assumed[0]:
@@ -147,7 +136,7 @@ _OWN_LINES: Final = {"flags": "x86_64", "isa": "riscv64"}
 """Lines that only one architecture has."""
 
 
-@kept
+@cache
 def words(name: str) -> frozenset[str]:
     """The words of a line: ``flags`` on x86-64, ``isa`` on RISC-V; none where there is no such line."""
     if not _assumed[0] and _OWN_LINES.get(name, platform.MACHINE) != platform.MACHINE:
@@ -159,7 +148,7 @@ def words(name: str) -> frozenset[str]:
     return frozenset()
 
 
-@kept
+@cache
 def fuses() -> bool:
     """Whether an instruction of it multiplies and adds, and rounds once."""
     return "fma" in words("flags") or machine() == "aarch64"
@@ -168,7 +157,7 @@ def fuses() -> bool:
 _ARM_FEATURES: Final = {"dotprod": "1:20/FEAT_DotProd", "i8mm": "2:13/FEAT_I8MM"}
 
 
-@kept
+@cache
 def arm_features() -> frozenset[str]:
     """Names the extensions of an AArch64 that code is made for, as LLVM does."""
     if assumed() or platform.MACHINE != "aarch64":
@@ -176,6 +165,8 @@ def arm_features() -> frozenset[str]:
     return frozenset(name for name, source in _ARM_FEATURES.items() if has_capability(source))
 
 
+kept: Final[list[_lru_cache_wrapper[Any]]] = [description, words, fuses, arm_features]
+"""Functions whose results depend on the processor and are kept: of every module."""
 _AT_HWCAP: Final = {1: 16, 2: 26}
 """getauxval(3) keys of the two words."""
 

@@ -7,6 +7,7 @@ however it ends.
 from __future__ import annotations
 
 import fcntl
+import functools
 import importlib
 import os
 import sys
@@ -75,11 +76,14 @@ def level_target(level: str) -> Target:
     return target_of(machine, "generic" if level == machine else level)
 
 
-@processor.kept
+@functools.cache
 def _base(recipe: Recipe, target: Target) -> FlatImage:
     """The image that others begin with: shipped, or built once."""
     ready = shipped.load(recipe) if target == target_here() else None
     return ready or build(generate(recipe), target)
+
+
+processor.kept.extend((_base,))
 
 
 def main() -> None:

@@ -53,10 +53,13 @@ def load(recipe: Recipe) -> FlatImage | None:
         return None
 
 
-@processor.kept
+@cache
 def fitting_level() -> str | None:
     """The best of the levels that this processor has; None if it has none, or with another stamp."""
     return None if STAMP_VARIABLE in os.environ else next(iter(levels_here()), None)
+
+
+processor.kept.extend((fitting_level,))
 
 
 def levels_here() -> list[str]:

@@ -220,7 +220,7 @@ def decode(notes: bytes) -> Mapping[str, Row]:
     return {mnemonic: Row(*fields) for mnemonic, fields in json.loads(zlib.decompress(notes)).items()}
 
 
-@processor.kept
+@cache
 def rows() -> Mapping[str, Row]:
     """Those of the loop's image; waits for it."""
     return decode(image.notes(LOOP))
@@ -347,9 +347,12 @@ def function(declare: Declare, name: str) -> str:
     return text
 
 
-@processor.kept
+@cache
 def _declarations(name: str) -> list[str]:
     return [called for line in rows()[name].text.splitlines() if (called := _declaration(line))]
+
+
+processor.kept.extend((rows, _declarations))
 
 
 def fenced(let: Let, declare: Declare, kind: str, lanes: int, value: str) -> str:

@@ -9,6 +9,7 @@ the same bit for bit. Other nests run as they stand, one element at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from math import prod
 from typing import Final
 
@@ -52,7 +53,7 @@ PACKED_DEPTH: Final = range(64, 1 << 20 | 1, PACKED_ROWS)
 """Iterations of a reduction along constants that are worth a copy (``../side_exits.py``)."""
 
 
-@processor.kept
+@cache
 def accumulators() -> int:
     """Counts binary32 vectors of 16 that a tile may carry. What it loads is not counted.
 
@@ -65,7 +66,7 @@ def accumulators() -> int:
     return 4 if processor.machine() == "aarch64" else 6
 
 
-@processor.kept
+@cache
 def copies() -> int:
     """Iterations of a tile that share the vectors which they load; the rest of the tile lies along the lanes.
 
@@ -73,6 +74,9 @@ def copies() -> int:
     one element for all lanes are what is left beside them: 6 by 1. With 2 or 3 vectors some were spilled.
     """
     return 6 if accumulators() == 6 else 4
+
+
+processor.kept.extend((accumulators, copies))
 
 
 def make_plan(structure: Structure, splits: Sequence[Split], dependence: Dependence) -> Plan:

@@ -30,7 +30,7 @@ vectors and, under a mask, by the lanes that are left.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from math import prod
 from typing import Final
 
@@ -52,7 +52,7 @@ _UPPER_HALF: Final = "16"
 """Where a bfloat16 number lies in a binary32 number: bits, a constant."""
 
 
-@processor.kept
+@cache
 def dot_lanes() -> int:
     """Lanes of 32 bits to which instructions add four products of bytes each; 0: there are none."""
     flags = processor.words("flags")
@@ -63,23 +63,26 @@ def dot_lanes() -> int:
     return 8 if {"avx_vnni", "avx2"} & flags else 0
 
 
-@processor.kept
+@cache
 def widens() -> bool:
     """Whether bytes become numbers of 16 bits, since no instruction multiplies bytes."""
     flags = processor.words("flags")
     return "avx2" in flags and not ({"avx512_vnni", "avx512vl"} <= flags or "avx_vnni" in flags)
 
 
-@processor.kept
+@cache
 def pair_lanes() -> int:
     """Lanes to which one instruction adds two products of bfloat16 numbers each; 0: there is none."""
     return 16 if "avx512_bf16" in processor.words("flags") else 0
 
 
-@processor.kept
+@cache
 def row_lanes() -> int:
     """Lanes of rows that are loaded under a mask at once; 0: there are none."""
     return LANES if "avx2" in processor.words("flags") else 0
+
+
+processor.kept.extend((dot_lanes, widens, pair_lanes, row_lanes))
 
 
 def _add_bytes(writer: Writer, product: Product, value: str, elements: str, words: str) -> str:
