@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jitree.codegen.image.shipped import CHECKED, STAMP_VARIABLE
 from tests.tools.command import jitree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +24,12 @@ class Command(NamedTuple):
     line: str
     printed: list[str]
     """What the page shows below it."""
+
+
+def users_environment() -> dict[str, str]:
+    """That of a process of a user. Where this one checks accesses (``tests/checked``), that one has what is
+    shipped."""
+    return {name: value for name, value in os.environ.items() if not (CHECKED and name == STAMP_VARIABLE)}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -53,7 +60,7 @@ def run(line: str, tmp_path: Path) -> str:
         assert outcome.code == 0, outcome.stderr
         return outcome.stdout.replace(f"{tmp_path}/", "/tmp/")
     assert program == "python", line
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for a checkout that is not installed
+    environment = users_environment() | {"PYTHONPATH": str(ROOT)}  # for a checkout that is not installed
     done = subprocess.run(
         [sys.executable, *words[1:]],
         env=environment,

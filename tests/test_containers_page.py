@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages import users_environment
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "containers.md").read_text()
 DIGITS = ROOT / "examples" / "digits" / "digits.vmvx.vmfb"
@@ -37,7 +39,7 @@ def run(command: str, folder: Path, **variables: str) -> str:
     """The output of a command of the page; nothing is printed to stderr but what is built."""
     words = shlex.split(command)
     start = ["-m", "jitree"] if words[0] == "jitree" else []
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    environment = users_environment() | {"PYTHONPATH": str(ROOT)} | variables
     done = subprocess.run(
         [sys.executable, *start, *words[1:]],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,

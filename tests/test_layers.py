@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import jitree
+from tests.pages import users_environment
 from tests.sizes import (
     FILES,
     MAXIMUM_LINES,
@@ -348,6 +349,7 @@ def modules_after(code: str) -> set[str]:
     result = subprocess.run(
         [sys.executable, "-c", code + report],
         cwd=ROOT,
+        env=users_environment(),
         capture_output=True,
         text=True,
         check=True,
@@ -412,7 +414,7 @@ each other."""
 def imports_of_a_first_result() -> str:
     """The first part of `jitree/base/start.txt`."""
     command = [sys.executable, "-c", RECORDER + FIRST_RESULT]
-    return subprocess.check_output(command, cwd=ROOT, text=True, timeout=60)
+    return subprocess.check_output(command, cwd=ROOT, env=users_environment(), text=True, timeout=60)
 
 
 def test_modules_are_listed_below_those_that_import_them() -> None:

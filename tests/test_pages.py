@@ -50,6 +50,7 @@ RUN_ELSEWHERE = {
 @pytest.fixture(autouse=True)
 def where_pages_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("JITREE_CACHE_SIZE", raising=False)  # pages print what it is without
     monkeypatch.chdir(ROOT)
 
 

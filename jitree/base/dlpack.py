@@ -206,7 +206,7 @@ def device_kind(value: object) -> int | None:
         kind: int = device()[0]
     except RecursionError:  # which is a RuntimeError, and says nothing of the value
         raise
-    except (BufferError, RuntimeError, ValueError) as error:
+    except (BufferError, RuntimeError, ValueError, TypeError, IndexError) as error:
         pass_interruption(error)
         raise InvalidArgumentError(
             f"an array of type {type(value).__name__} cannot be taken: {error}; pass one whose elements "
@@ -238,8 +238,8 @@ class _Exchange:
 
     def __init__(self, producer: Any) -> None:
         self._producer = producer
-        self.name: str | None = None
-        """The name of the type that was replaced."""
+        self.dtype: np.dtype[Any] | None = None
+        """The type that was replaced."""
 
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self._producer.__dlpack__(**options)
@@ -248,7 +248,7 @@ class _Exchange:
             raise BufferError("it gives no capsule of DLPack")
         require_memory(tensor.data, tensor.shape[: tensor.rank])
         if tensor.code in _NAMES and tensor.lanes == 1:
-            self.name = _NAMES[tensor.code]
+            self.dtype = dtype_of(tensor)
             tensor.code = UNSIGNED
         return capsule
 
@@ -265,16 +265,12 @@ def import_array(value: Any) -> npt.NDArray[Any]:
         array = np.from_dlpack(exchange)
     except RecursionError:
         raise
-    except (BufferError, RuntimeError) as error:
+    except (BufferError, RuntimeError, ValueError) as error:  # numpy's are of sizes that no array has
         pass_interruption(error)
         raise InvalidArgumentError(
             f"an array of type {type(value).__name__} cannot be taken: {error}"
         ) from error
-    if exchange.name is None:
-        return array
-    import ml_dtypes
-
-    return array.view(getattr(ml_dtypes, exchange.name))
+    return array if exchange.dtype is None else array.view(exchange.dtype)
 
 
 def over_memory(value: Any) -> npt.NDArray[Any] | None:

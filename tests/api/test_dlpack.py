@@ -126,6 +126,47 @@ def test_refusals(session: Session) -> None:
         dlpack.import_array(Strange(np.zeros(2, np.float32)))
 
 
+CLAIMS: dict[str, dict[str, int]] = {
+    "more bits than the type has": {"code": 4, "bits": 32},
+    "fewer bits than the type has": {"code": 4, "bits": 8},
+    "a byte of two bytes": {"code": 10},
+    "no rank": {"rank": -1},
+}
+
+
+@pytest.mark.parametrize("claims", CLAIMS.values(), ids=CLAIMS.keys())
+def test_capsules_that_no_array_has(session: Session, claims: dict[str, int]) -> None:
+    class Strange(Producer):
+        def __dlpack__(self, **options: Any) -> Any:
+            capsule = super().__dlpack__(**options)
+            for name, value in claims.items():
+                setattr(dlpack._tensor(capsule), name, value)
+            return capsule
+
+    for shape in ((), (4,)):
+        with pytest.raises(InvalidArgumentError, match="Strange cannot be taken"):
+            session.to_device(Strange(np.zeros(shape, np.float16)))
+
+
+@pytest.mark.parametrize("sizes", [(-1, 1, 1), (0, 1 << 62, 1 << 62), (1 << 32, 1 << 32, 4)])
+def test_shapes_that_no_array_has(session: Session, sizes: tuple[int, ...]) -> None:
+    class Strange(Producer):
+        def __dlpack__(self, **options: Any) -> Any:
+            capsule = super().__dlpack__(**options)
+            for axis, size in enumerate(sizes):
+                dlpack._tensor(capsule).shape[axis] = size
+            return capsule
+
+    with pytest.raises(InvalidArgumentError, match="Strange cannot be taken"):
+        session.to_device(Strange(np.zeros((1, 1, 1), np.float32)))
+
+
+@pytest.mark.parametrize("device", [None, (), 1])
+def test_devices_that_are_none(session: Session, device: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="Producer cannot be taken"):
+        session.to_device(Producer(np.zeros(2), device))
+
+
 def test_read_only_arrays() -> None:
     frozen = np.zeros(2, ml_dtypes.bfloat16)
     frozen.setflags(write=False)

@@ -14,9 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jitree import Session
+from jitree.api.calls import conversion
 from jitree.errors import InvalidArgumentError
 from tests.api.direct import X, direct, live, needs_machine_code
-from tests.api.programs import ARITHMETIC, ECHO
+from tests.api.programs import ARITHMETIC, ECHO, KINDS
 
 pytestmark = needs_machine_code
 
@@ -114,3 +115,34 @@ def test_numbers_do_not_reach_python(session: Session, monkeypatch: pytest.Monke
     add = direct(session["arithmetic.add"], X, X)
     monkeypatch.setattr(TensorPacker, "host_array", None)
     assert np.array_equal(add([1, 2.5, 3, 4], (0, 1, 2, -3)), [1, 3.5, 5, 1])
+
+
+MANY = (1 << 18) + 10
+"""More numbers than become elements at once."""
+
+
+class Boasting(list[float]):
+    """A list that says that it is longer than it is."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+
+def test_lists_that_another_thread_shortens(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [1.0] * (MANY + 10)
+    ranges = conversion.ranges
+
+    def shortening(length: int, step: int) -> Iterator[slice]:
+        for place in ranges(length, step):
+            yield place
+            del numbers[MANY:]
+
+    monkeypatch.setattr(conversion, "ranges", shortening)
+    double = session.load(KINDS).double_f64
+    assert np.asarray(double(numbers)).tolist() == [2.0] * MANY
+
+
+def test_lists_that_say_that_they_are_longer(session: Session) -> None:
+    array = session.to_device(np.zeros(1 << 20))
+    with pytest.raises(InvalidArgumentError, match="assigned a value of shape"):
+        array[:] = Boasting([1.5, 2.5])

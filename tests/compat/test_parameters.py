@@ -125,3 +125,28 @@ def test_results_follow_their_descriptions() -> None:
     for text in ("[" * 100_000, '{"a": [["named"]], "r": []}', '{"a": [["named", {}, 1]], "r": []}'):
         with pytest.raises(RuntimeError, match=r"not valid JSON|Malformed function reflection"):
             Abi.read(text)
+
+
+@pytest.mark.parametrize("place", ["a", "r"])
+@pytest.mark.parametrize(
+    "description",
+    [
+        "ndarray", "slist", "stuple", "sdict", "py_homogeneous_list", "named", ["ndarray"],
+        ["ndarray", "f32"], ["ndarray", 1, 1, 2], ["ndarray", "f32", "1", 2],
+        ["ndarray", "f32", 1, "2"], ["sdict", "a"],
+        ["sdict", ["a"]], ["sdict", [["a"], "i32"]], ["py_homogeneous_list"], ["slist", ["ndarray"]],
+        ["py_homogeneous_list", ["sdict", 1]], ["named", "x", ["ndarray"]],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_descriptions_that_lack_parts(place: str, description: Any) -> None:
+    with pytest.raises(RuntimeError, match="Malformed function reflection"):
+        Abi.read(json.dumps({"a": [], "r": []} | {place: [description]}))
+
+
+@pytest.mark.parametrize("kind", [["py_homogeneous_list", "i32"], ["slist", "i32"], ["sdict", ["a", "i32"]]])
+def test_values_of_compound_descriptions_that_are_none(kind: Any) -> None:
+    call = invoker(Recorder(3), [kind], ["i32"])
+    for value in (None, 3, "ab", b"ab", object(), np.zeros(2)):
+        with pytest.raises(ArgumentError, match="expected a"):
+            call(value)

@@ -200,6 +200,10 @@ TESTS = {
     "A finalizer of the caller's that called a session": [
         "regs/test_handles.py::test_a_finalizer_that_drops_references_while_some_are_dropped"
     ],
+    "A long list of numbers that another thread": [
+        "api/test_sequences.py::test_lists_that_another_thread_shortens"
+    ],
+    "A DLPack capsule of a narrow type": ["api/test_dlpack.py::test_capsules_that_no_array_has"],
 }
 """By a part of the line."""
 

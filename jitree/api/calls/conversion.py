@@ -190,10 +190,15 @@ def numbers_of(value: Any) -> npt.NDArray[Any]:
         row *= len(item) if isinstance(item, _LISTS) else 1
     if not isinstance(value, _LISTS) or row * len(value) <= _TOGETHER:
         return np.asarray(value)
+    if (
+        isinstance(value, (list, tuple)) and type(value) not in _LISTS
+    ):  # what a class says of its items, numpy does not ask either
+        value = list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
     parts = [np.asarray(value[place]) for place in ranges(len(value), max(_TOGETHER // max(row, 1), 1))]
     if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
         return np.asarray(value)
-    numbers = np.empty((len(value), *parts[0].shape[1:]), np.result_type(*parts))
+    length = sum(map(len, parts))  # another thread may have taken items away
+    numbers = np.empty((length, *parts[0].shape[1:]), np.result_type(*parts))
     first = 0
     for part in parts:
         copy_into(numbers[first : first + len(part)], part)

@@ -44,6 +44,8 @@ class Abi:
     """The descriptions of a function."""
 
     def __init__(self, arguments: Sequence[Any], results: Sequence[Any] = ()) -> None:
+        for description in (*arguments, *results):
+            _require_parts(description)
         self.positional = [item for item in arguments if _kind(item) != "named"]
         self.named = {item[1]: item[2] for item in arguments if _kind(item) == "named"}
         self.results = results
@@ -60,11 +62,7 @@ class Abi:
             raise RuntimeError(f"Malformed function reflection metadata: {text}")
         if not isinstance(content["a"], list) or not isinstance(content["r"], list):
             raise RuntimeError(f"Malformed function reflection metadata structure: {text}")
-        try:
-            return cls(content["a"], content["r"])
-        except (IndexError, KeyError, TypeError) as error:  # of a named argument
-            pass_interruption(error)
-            raise RuntimeError(f"Malformed function reflection metadata: {text}") from error
+        return cls(content["a"], content["r"])
 
     @property
     def has_inlined_results(self) -> bool:
@@ -102,6 +100,32 @@ def _kind(description: Any) -> str:
     return str(description[0] if isinstance(description, list) and description else description)
 
 
+def _require_parts(description: Any) -> None:
+    """RuntimeError for a description that lacks a part, or has one that is none."""
+    kind, parts = _kind(description), description[1:] if isinstance(description, list) else []
+    inner = parts
+    if kind == "ndarray":
+        sizes, inner = parts[2:], []
+        is_whole = len(parts) >= 2 and isinstance(parts[0], str) and type(parts[1]) is int
+        is_whole = is_whole and all(size is None or type(size) is int for size in sizes)
+    elif kind == "named":
+        is_whole, inner = len(parts) == 2 and isinstance(parts[0], str), parts[1:]
+    elif kind == "sdict":
+        is_whole = isinstance(description, list) and all(map(_is_item, parts))
+        inner = [part[1] for part in parts] if is_whole else []
+    else:
+        is_whole = isinstance(description, list) or kind not in ("slist", "stuple")
+        is_whole = is_whole and (kind != "py_homogeneous_list" or len(parts) == 1)
+    if not is_whole:
+        raise RuntimeError(f"Malformed function reflection metadata: {shown(description)}")
+    for part in inner:
+        _require_parts(part)
+
+
+def _is_item(part: Any) -> bool:
+    return isinstance(part, list) and len(part) == 2 and isinstance(part[0], str)
+
+
 def pack_described(device: HalDevice, target: VmVariantList, value: Any, description: Any) -> None:
     """Appends an argument."""
     kind = _kind(description)
@@ -112,7 +136,8 @@ def pack_described(device: HalDevice, target: VmVariantList, value: Any, descrip
     elif kind == "sdict":
         target.push_list(_pack_mapping(device, value, description[1:]))
     elif kind == "py_homogeneous_list":
-        target.push_list(_pack_sequence(device, value, [description[1]] * len(value)))
+        count = len(value) if isinstance(value, Sequence) else 0
+        target.push_list(_pack_sequence(device, value, [description[1]] * count))
     elif kind in _INTEGERS:
         target.push_int(_number(value, kind, int))
     elif kind in _FLOATS:
