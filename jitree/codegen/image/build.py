@@ -12,10 +12,10 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.finalizers import OwnedDescriptor
 from jitree.base.platform import processor
@@ -25,12 +25,17 @@ from jitree.codegen.image import cache, contents, estimates, shipped
 from jitree.codegen.image.flat import KEY_SIZE, FlatImage, Recipe, from_json
 from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.keys import key_of
+from jitree.codegen.image.shapes import MACHINE, TextShape, alike, shapes_of
 from jitree.codegen.image.shipped import LEVELS
 from jitree.codegen.image.worklist import IDLE, WorkList
-from jitree.errors import not_installed
+from jitree.errors import UnimplementedError, not_installed
 
 if TYPE_CHECKING:
     from jitree.codegen.image.compile import Target
+
+_TOGETHER: Final = 3
+"""How many images a process takes beside one, at most, because they are alike: to generate each takes a
+quarter of the time of an image, and the first one waits for that."""
 
 
 def generate(recipe: Recipe) -> Generated:
@@ -58,6 +63,19 @@ def build(generated: Generated, target: Target) -> FlatImage:
     objects = spread(partial(compile_unit, target=target), generated.units)
     base = None if generated.base is None else _base(generated.base, target)
     return link(objects, generated.entries, generated.notes, base)
+
+
+def build_like(generated: Generated, target: Target, shapes: Iterable[TextShape]) -> FlatImage:
+    """As :func:`build`, with machine code of its shape if that is there."""
+    from jitree.codegen.image.link import link
+
+    for shape in shapes if generated.base is not None else ():
+        values = shape.values(generated)
+        if values is not None:
+            with suppress(UnimplementedError):  # a number that an instruction does not hold
+                base = _base(generated.base, target)
+                return link([shape.code(target)], generated.entries, generated.notes, base, values)
+    return build(generated, target)
 
 
 def target_here() -> Target:
@@ -123,14 +141,14 @@ def _main() -> None:
     for recipe in recipes:
         importlib.import_module(_module(recipe))  # before there are copies, which would do so again
     target_machine(target)
+    worker = _ImageWorker(recipes, keys, target)
     is_wanted = images.wait(int(sys.argv[4]))
     try:
         fcntl.flock(descriptor + 1, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:  # the files are another builder's
         sys.exit(IDLE)
-    work = partial(_work, recipes, keys, target)
     copies = [images] * min(count, available_processors()) if is_wanted else []
-    outcomes = [outcome for done in spread(work, copies) for outcome in done]
+    outcomes = [outcome for done in spread(worker.run, copies) for outcome in done]
     built = [recipes[outcome.number] for outcome in outcomes if not outcome.failure]
     if built:
         estimates.note(built)
@@ -157,25 +175,57 @@ class _Outcome(NamedTuple):
     """The number of the system's error, if there is one."""
 
 
-def _work(
-    recipes: Sequence[Recipe], keys: Sequence[bytes], target: Target, numbers: Iterable[int]
-) -> list[_Outcome]:
-    """Builds images in turn and publishes each when it is ready. One that fails does not keep others from
-    being built, unless the system refuses something: a full disk refuses all of them, and the program is to
-    know it at once."""
-    outcomes = []
-    for number in numbers:
-        recipe, key = recipes[number], keys[number]
-        if cache.load(recipe, key) is not None:  # another builder, for another module, has made it
-            continue
+class _ImageWorker:
+    """Builds images in turn and publishes each when it is ready.
+
+    One that fails does not keep others from being built, unless the system refuses something: a full disk
+    refuses all of them, and the program is to know it at once.
+    """
+
+    def __init__(self, recipes: Sequence[Recipe], keys: Sequence[bytes], target: Target) -> None:
+        self._recipes = recipes
+        self._keys = keys
+        self._target = target
+        is_alike = target.triple.startswith(MACHINE)
+        self._alike = alike([recipe.data[0] if is_alike and recipe.data else b"" for recipe in recipes])
+        self._shapes = [list[TextShape]() for _ in recipes]
+        """What those that are alike have in common, by the first of them."""
+        self._outcomes = list[_Outcome]()
+
+    def run(self, work: WorkList) -> list[_Outcome]:
+        """What came of those that this process has taken from the list."""
+        for number in work:
+            like, processes = self._alike[number], available_processors()
+            others = [] if self._shapes[like[0]] else work.also(like, _TOGETHER, processes)
+            if not self._build([number, *others]):
+                break
+        return self._outcomes
+
+    def _build(self, numbers: Sequence[int]) -> bool:
+        """Builds some that are alike; False if the system refuses something."""
+        made = dict[int, Generated]()
+        shapes = self._shapes[self._alike[numbers[0]][0]]
+        for number in numbers:
+            if cache.load(self._recipes[number], self._keys[number]) is not None:
+                continue  # another builder, for another module, has made it
+            with self._outcome(number, is_end=False):
+                made[number] = generate(self._recipes[number])
+        shapes += shapes_of(list(made.values()))
+        for number, generated in made.items():
+            with self._outcome(number):
+                built = build_like(generated, self._target, shapes)
+                cache.store_here(self._recipes[number], self._keys[number], built)
+        return not any(outcome.code for outcome in self._outcomes)
+
+    @contextmanager
+    def _outcome(self, number: int, is_end: bool = True) -> Iterator[None]:
+        """Keeps what comes of an image: that it has failed, or is there at the end."""
         try:
-            cache.store_here(recipe, key, build(generate(recipe), target))
-            outcomes.append(_Outcome(number))
+            yield
+            if is_end:
+                self._outcomes.append(_Outcome(number))
         except Exception as error:
             with suppress(OSError):  # what it prints goes to the same disk
                 traceback.print_exc()
             failure = traceback.format_exception_only(error)[-1].strip()
-            outcomes.append(_Outcome(number, failure, getattr(error, "errno", None) or 0))
-            if isinstance(error, OSError):
-                break
-    return outcomes
+            self._outcomes.append(_Outcome(number, failure, getattr(error, "errno", None) or 0))

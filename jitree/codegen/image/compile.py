@@ -82,7 +82,7 @@ def _visible(text: str) -> int:
     """Counts what a text defines for others. To ask LLVM about each takes as long as to verify them."""
     lines = f"\n{text}"
     functions = lines.count("\ndefine ") - lines.count("\ndefine internal ")
-    return functions + lines.count("\n@") - lines.count(" = internal ")
+    return functions + lines.count("\n@") - lines.count(" = internal ") - lines.count(" = external ")
 
 
 def _make_internal(module: Any, kept: Container[str]) -> None:

@@ -9,7 +9,8 @@ at link time; only absolute words remain to be rebased when the image is mapped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from jitree.base.records import NamedTuple, rows_of
@@ -118,6 +119,15 @@ def absolute64(code: bytearray, place: int, target: int) -> None:
     struct.pack_into("<q", code, place, target)
 
 
+def _number32(least: int) -> Patch:
+    def patch(code: bytearray, place: int, number: int) -> None:
+        if not least <= number < least + 2**32:
+            raise UnimplementedError(f"the number {number} in an instruction for 32 bits")
+        struct.pack_into("<I", code, place, number & 0xFFFFFFFF)
+
+    return patch
+
+
 def _insert(code: bytearray, place: int, bits: int) -> None:
     (word,) = struct.unpack_from("<I", code, place)
     struct.pack_into("<I", code, place, word | bits)
@@ -174,21 +184,33 @@ RELOCATIONS: Final[dict[str, dict[int, Patch]]] = {
     },
 }
 
+NUMBERS: Final[dict[str, dict[int, Patch]]] = {
+    "EM_X86_64": {
+        10: _number32(0),  # R_X86_64_32
+        11: _number32(-(2**31)),  # R_X86_64_32S
+    },
+    "EM_AARCH64": {},
+}
+"""Of symbols that are no addresses."""
+_TABLE_ALIGNMENT: Final = 16
+
 
 def link(
     object_files: Sequence[bytes],
     entries: Iterable[str],
     notes: bytes = b"",
     base: FlatImage | None = None,
+    values: Mapping[str, int | bytes] = MappingProxyType({}),
 ) -> FlatImage:
     """Lays out and relocates objects after a copy of ``base``. They may call its entries. ``entries`` names
-    the functions to be called from outside.
+    the functions to be called from outside, ``values`` symbols that no object defines: numbers, and the bytes
+    of tables.
 
     Raises NOT_FOUND for symbols that no object defines, ALREADY_EXISTS for those that two define,
     UNIMPLEMENTED for relocation types or machines without a row in
     :mod:`~jitree.codegen.image.link` and for writable or zero-filled data.
     """
-    layout = _Layout([ObjectFile(data) for data in object_files], base or FlatImage(b"", b"", {}))
+    layout = _Layout([ObjectFile(data) for data in object_files], base or FlatImage(b"", b"", {}), values)
     rebase = layout.relocate()
     if any(place & 7 for place in rebase):
         raise UnimplementedError("an address constant that is not aligned to 8")
@@ -204,12 +226,18 @@ def link(
 class _Layout:
     """Objects placed one after the other."""
 
-    def __init__(self, objects: Sequence[ObjectFile], base: FlatImage) -> None:
+    def __init__(
+        self, objects: Sequence[ObjectFile], base: FlatImage, values: Mapping[str, int | bytes]
+    ) -> None:
         """``base`` stays where it is: what it refers to by pages (aarch64) cannot move."""
         self.code = bytearray(base.code)
         self._objects = objects
         self._placed = [self._place(item) for item in objects]
         self.defined = dict(base.entries)
+        self._numbers = {name: value for name, value in values.items() if isinstance(value, int)}
+        for name, value in values.items():
+            if isinstance(value, bytes):
+                self.defined[name] = self._append(value, _TABLE_ALIGNMENT)
         for item, placed in zip(objects, self._placed, strict=True):
             for symbol in item.symbols:
                 if symbol.local or not is_defined(symbol) or symbol.section not in placed:
@@ -228,10 +256,15 @@ class _Layout:
                 raise UnimplementedError(f"zero-filled data in section {section.name}")
             if section.name == ".data" and section.size > 0:
                 raise UnimplementedError("writable data: state belongs into the block that is passed in")
-            self.code += bytes(-len(self.code) % section.alignment)
-            placed[number] = len(self.code)
-            self.code += section.data
+            placed[number] = self._append(section.data, section.alignment)
         return placed
+
+    def _append(self, data: bytes, alignment: int) -> int:
+        """The place that data gets."""
+        self.code += bytes(-len(self.code) % alignment)
+        place = len(self.code)
+        self.code += data
+        return place
 
     def relocate(self) -> list[int]:
         """Patches all code; the offsets of the words that hold image offsets."""
@@ -240,17 +273,18 @@ class _Layout:
             name = MACHINES.get(item.machine)
             if name is None:
                 raise UnimplementedError(f"no relocations known for machine {item.machine}")
-            patches = RELOCATIONS[name]
             for section in item.sections:
                 if section.kind != SECTION_RELOCATIONS or section.target not in placed:
                     continue
                 start = placed[section.target]
                 for relocation in item.relocations(section):
-                    patch = patches.get(relocation.kind)
+                    symbol = item.symbols[relocation.symbol]
+                    number = self._numbers.get(symbol.name)
+                    patch = (RELOCATIONS if number is None else NUMBERS)[name].get(relocation.kind)
                     if patch is None:
                         raise UnimplementedError(f"relocation type {relocation.kind} of {name}")
                     place = start + relocation.offset
-                    target = self._address(item.symbols[relocation.symbol], placed)
+                    target = self._address(symbol, placed) if number is None else number
                     patch(self.code, place, target + relocation.addend)
                     if patch is absolute64:
                         rebase.append(place)

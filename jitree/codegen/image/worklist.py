@@ -127,6 +127,27 @@ class WorkList:
         finally:
             fcntl.lockf(self._opened.number, fcntl.LOCK_UN)
 
+    def also(self, numbers: Iterable[int], most: int, limit: int) -> list[int]:
+        """Takes more images that no process has taken.
+
+        Such of ``numbers`` as are to be made now, so many at most, none where those that are left are no
+        more than ``limit``: a process each makes them.
+        """
+        taken = list[int]()
+        fcntl.lockf(self._opened.number, fcntl.LOCK_EX)
+        try:
+            left = sum(word != _NOT for word in self._words.tolist())
+            is_held = time.monotonic() < self._held[0]
+            for number in numbers:
+                if len(taken) == most or left - len(taken) <= limit:
+                    break
+                if self._words[number] // _KINDS > (_ASIDE if is_held else _NOT):
+                    self._words[number] = _NOT
+                    taken.append(number)
+        finally:
+            fcntl.lockf(self._opened.number, fcntl.LOCK_UN)
+        return taken
+
     def want(self, number: int) -> None:
         """One is waited for."""
         self._put(number, _FIRST)
