@@ -1,8 +1,9 @@
 """Ends a process while a session is in some state: ``python -m tests.fuzz.endings STATE END``.
 
-The state prints ``reached`` when it is reached. ``STATES`` and ``ENDS`` are the table. Of several ends
-(``STATE FOLDER END END …``) each comes in a process that is forked here, where all is imported: that takes
-longer than most states. What they say is in the folder then, and how they have ended is printed.
+The state prints ``reached`` when it is reached. ``STATES`` and ``ENDS`` are the table. Without arguments,
+each line of standard input names a state, a folder and ends, with tabs between them. Each end comes in a
+process that is forked here, where all is imported: that takes longer than most states. What they say is in
+the folder then; how they have ended is printed, and an empty line.
 """
 
 from __future__ import annotations
@@ -290,17 +291,20 @@ def tell_ends(processes: dict[str, int]) -> None:
         print(end, process, os.waitstatus_to_exitcode(ended[1]) if ended[0] else "does not end", sep="\t")
 
 
-def main(state: str, *rest: str) -> None:
-    if len(rest) == 1:
-        come_to(state, *rest)
-        return
-    processes = {}
-    for end in rest[1:]:
-        processes[end] = forked(rest[0], end)
-        if not processes[end]:
-            come_to(state, end)
-            return
-    tell_ends(processes)
+def fork_as_told() -> None:
+    """Forks for lines of standard input. What is to build has the line's folder for its images."""
+    for line in sys.stdin:
+        state, folder, *ends = line.rstrip("\n").split("\t")
+        processes = {}
+        for end in ends:
+            processes[end] = forked(folder, end)
+            if not processes[end]:
+                if "build" in state:
+                    os.environ["JITREE_CACHE_DIR"] = folder
+                come_to(state, end)
+                return
+        tell_ends(processes)
+        print(flush=True)
 
 
 def come_to(state: str, end: str) -> None:
@@ -314,4 +318,7 @@ def come_to(state: str, end: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:]:
+        come_to(*sys.argv[1:])
+    else:
+        fork_as_told()

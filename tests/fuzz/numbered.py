@@ -35,7 +35,8 @@ class Finding(NamedTuple):
 Found = tuple[list[Finding], Counter[str]]
 
 LIFE: Final = 30.0
-"""Seconds after which another process takes the place of one: it keeps the code that it has compiled."""
+"""Seconds of the processor after which another process takes the place of one: it keeps the code that it has
+compiled. On a busy machine one would be old when it has just prepared itself."""
 REPORT_SECONDS: Final = 30.0
 _TELL: Final = signal.SIGUSR2
 """On which a process says where its threads are."""
@@ -57,7 +58,6 @@ class Worker:
         self._process = _CONTEXT.Process(target=_work, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
-        self._began = time.monotonic()
         self._seen = 0
         self.numbers = range(0)
         self.ends_at = 0.0
@@ -78,13 +78,13 @@ class Worker:
 
     def result(self) -> tuple[Found, range]:
         """Of numbers that have ended, or of one that has taken too long; and what numbers are left."""
-        self.is_old = time.monotonic() - self._began > LIFE
         try:
             if not self.connection.poll():
                 return self._failure(self._stuck())
-            found, counts, reached = self.connection.recv()
+            found, counts, reached, spent = self.connection.recv()
         except (EOFError, ConnectionResetError):
             return self._failure(self._end())
+        self.is_old = spent > LIFE
         return (found, counts), range(reached, self.numbers.stop)
 
     def _end(self) -> str:
@@ -139,7 +139,8 @@ def _work(
             counts.update(counted)
             if found:  # the next case may end the process
                 break
-        connection.send(([Finding(number, text) for text in found], counts, number + 1))
+        told = [Finding(number, text) for text in found]
+        connection.send((told, counts, number + 1, time.process_time()))
         gc.collect()
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz.endings import AWAITED, ENDS, SECONDS, STATES, said
+from tests.fuzz.endings import AWAITED, ENDS, STATES, said
 from tests.hal.helpers import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -21,15 +23,23 @@ SAYING = {"an exception": "PlannedError: planned", "SIGINT": "KeyboardInterrupt"
 NOTICE = "jitree: building native code"
 
 
-def processes(state: str, ends: list[str], folder: Path) -> dict[str, tuple[int, str]]:
-    """The process of each end, and how it has ended. Images are in the test's folder, where they are what is
-    built."""
-    surroundings = os.environ | ({"JITREE_CACHE_DIR": str(folder)} if "build" in state else {})
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.endings", state, str(folder), *ends],
-        cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=2 * SECONDS, check=True,
-    )  # fmt: skip
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
+@pytest.fixture(scope="module")
+def parent() -> Iterator[subprocess.Popen[str]]:
+    """Forks the processes of all tests, and has imported for them."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.endings"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as made:
+        yield made
+
+
+def processes(
+    parent: subprocess.Popen[str], state: str, ends: list[str], folder: Path
+) -> dict[str, tuple[int, str]]:
+    """The process of each end, and how it has ended."""
+    assert parent.stdin and parent.stdout
+    print(state, folder, *ends, sep="\t", file=parent.stdin, flush=True)
+    rows = [line.rstrip("\n").split("\t") for line in takewhile(str.strip, parent.stdout)]
     return {end: (int(process), how) for end, process, how in rows}
 
 
@@ -42,9 +52,9 @@ def is_left(group: int) -> bool:
 
 
 @pytest.mark.parametrize("state", [*STATES, AWAITED])
-def test_a_process_ends_as_it_is_told_to(state: str, tmp_path: Path) -> None:
+def test_a_process_ends_as_it_is_told_to(parent: subprocess.Popen[str], state: str, tmp_path: Path) -> None:
     ends = [end for end in ENDS if state != AWAITED or end != "its last line"]
-    ended = processes(state, ends, tmp_path)
+    ended = processes(parent, state, ends, tmp_path)
     assert [*ended] == ends
     for end, (process, how) in ended.items():
         heard, complaint = (Path(said(str(tmp_path), end, number)).read_text() for number in (1, 2))

@@ -8,9 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+import pytest
+
 from tests.fuzz.campaign import CASES, Campaign, Result
 from tests.fuzz.mutations import fewer_changes
-from tests.fuzz.numbered import minimised, numbers_from, run_numbers
+from tests.fuzz.numbered import LIFE, minimised, numbers_from, run_numbers
 
 
 async def _awaits_nothing() -> None:
@@ -51,6 +53,17 @@ def test_a_case_that_does_not_end_says_where_it_is() -> None:
 
 def test_no_batch_begins_after_its_time() -> None:
     assert run_numbers(_check, numbers_from(0, 1), 2, until=0.0)[1][CASES] == 2
+
+
+@pytest.mark.parametrize(("computed", "processes"), [(0.0, 1), (LIFE + 1, 2)])
+def test_a_process_is_old_by_what_it_has_computed(
+    monkeypatch: pytest.MonkeyPatch, computed: float, processes: int
+) -> None:
+    """Not by the time that passes, in which a busy machine may not have prepared it."""
+    monkeypatch.setattr(time, "process_time", lambda: computed)
+    batches = iter([range(0, 1), range(1, 2)])
+    _, counts = run_numbers(lambda number: ([], Counter({f"process {os.getpid()}": 1})), batches, 1)
+    assert len(counts) == processes
 
 
 def test_findings_are_made_smaller() -> None:
