@@ -163,6 +163,12 @@ def uninterrupted(action: Callable[[], object]) -> Callable[[], object]:
     return _attempted(action, 1)
 
 
+def repeated(action: Callable[[], object]) -> Callable[[], object]:
+    """Makes a finalizer as :func:`uninterrupted`, of an action that is begun again where it is interrupted.
+    Each of its steps is marked as done with it, or after it."""
+    return _attempted(action, _MOST_ATTEMPTS)
+
+
 def _attempted(action: Callable[[], object], attempts: int) -> Callable[[], object]:
     steps = _steps(action, attempts)
     next(steps)

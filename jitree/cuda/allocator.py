@@ -15,11 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import repeat
+from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from jitree.base.finalizers import Finalizer, guard, uninterrupted, with_lock
+from jitree.base.finalizers import Finalizer, guard, repeated, uninterrupted, with_lock
 from jitree.cuda.api import Owned
 from jitree.cuda.stream import Stream
 from jitree.cuda.stream_share import CudaAllocation, OrderedAllocation
@@ -89,15 +91,21 @@ class _Loan(NamedTuple):
     release: Callable[[], object] | None
 
 
-class LentPiece(Finalizer):
-    """Owns a piece that others hand out. The piece goes back when this dies."""
+class OwnedPiece(Finalizer):
+    """Owns a piece of a pool, which goes back when this dies. The owner is there before its piece, so that no
+    interrupt loses one in between."""
 
-    __slots__ = ("host_address",)
+    __slots__ = ("pieces",)
 
-    def __init__(self, piece: Piece) -> None:
-        super().__init__(uninterrupted(partial(_give_back, piece)))
-        piece.size = 0  # the pools that lend it say what is in use
-        self.host_address = piece.host_address
+    def __init__(self, pool: _Pool) -> None:
+        self.pieces: list[Piece] = []
+        """The piece, once it is taken."""
+        super().__init__(repeated(partial(_give_back, pool, self.pieces)))
+
+    @property
+    def piece(self) -> Piece:
+        """The piece that was taken."""
+        return self.pieces[0]
 
 
 class CudaAllocator(LendingAllocator):
@@ -112,7 +120,7 @@ class CudaAllocator(LendingAllocator):
         self._device = _Pool(self, DeviceRegions(stream.context), _DEVICE_REGION)
         self._pinned = _Pool(self, PinnedRegions(stream.context), _PINNED_REGION)
         self.most_lent = max(self.most_lent, stream.context.info.memory // _SPARE_PART)
-        self._closed = False
+        self._closed = self._is_collecting = False
         self._pinned_bytes = 0
         """Bytes of pinned pieces in use, as far as has been noticed."""
 
@@ -130,11 +138,11 @@ class CudaAllocator(LendingAllocator):
         else:
             memory_type = memory_type & ~(_OPTIMAL | _HOST_VISIBLE) | _DEVICE_LOCAL
             pool = self._device
-        piece = self._take(pool, memory_type, size)
+        owner = OwnedPiece(pool)
+        piece = self._take(pool, memory_type, size, owner)
         allocation = OrderedAllocation(
             piece.address, size, memory_type, usage, _ALL, host_address=piece.host_address,
-            source=piece, release=uninterrupted(partial(_give_back, piece)), place=self._place(piece),
-            device=self.device,
+            source=owner, place=self._place(piece), device=self.device,
         )  # fmt: skip
         allocation.stream = self._stream
         buffer = Buffer(allocation)
@@ -239,23 +247,26 @@ class CudaAllocator(LendingAllocator):
             self._stream.reclaim()
         with self._lock:
             self._collect()
-            pieces = [self._lent(pool, capacity) for _ in range(count)]
-        return [(piece.address, capacity, owner) for piece, owner in pieces if self._place(piece) > 0]
+            owners = [self._lent(pool, capacity) for _ in range(count)]
+        blocks = [(owner.piece.address, capacity, owner) for owner in owners]
+        return [block for block in blocks if self._place(block[2].piece) > 0]
 
-    def _lent(self, pool: _Pool, capacity: int) -> tuple[Piece, LentPiece]:
-        """Takes a piece and makes its owner. It goes back also where the next one cannot be had."""
-        piece = self._prepared(pool, pool.pieces.take(capacity))
-        return piece, LentPiece(piece)
+    def _lent(self, pool: _Pool, capacity: int) -> OwnedPiece:
+        """A piece that others hand out, and say what is in use. It goes back also where the next one cannot
+        be had."""
+        owner = OwnedPiece(pool)
+        self._count(pool.pieces.take(capacity, owner.pieces), 0, 0)
+        return owner
 
     def take_back(self, address: int) -> None:
         """What owns the block comes back by itself."""
 
     def allocation_over(self, block: Block, length: int, memory_type: int, usage: int) -> Allocation:
-        address, _, piece = block
-        assert isinstance(piece, LentPiece)
-        place = self._stream.share.place
+        address, _, owner = block
+        assert isinstance(owner, OwnedPiece)
+        place, host_address = self._stream.share.place, owner.piece.host_address
         allocation = OrderedAllocation(
-            address, length, memory_type, usage, _ALL, piece.host_address, piece, None, place, self.device
+            address, length, memory_type, usage, _ALL, host_address, owner, None, place, self.device
         )
         allocation.stream = self._stream
         return allocation
@@ -264,11 +275,21 @@ class CudaAllocator(LendingAllocator):
         """As in ENTRY.access. Machine code knows one address of each buffer."""
         return self._stream.share.place if piece.host_address in (None, piece.address) else UNTOLD
 
-    def _prepared(self, pool: _Pool, piece: Piece) -> Piece:
-        piece.ordered_by, piece.pool = self._stream, pool
-        if pool is self._pinned:
+    def _count(self, piece: Piece, memory_type: int, size: int) -> None:
+        """Counts a piece in use. No interrupt comes between what is counted and the note of it."""
+        piece.memory_type, piece.size = memory_type, size
+        self._accounting.allocated(memory_type, size)
+        if piece.host_address is not None:
             self._pinned_bytes += piece.capacity
-        return piece
+        piece.is_counted = True
+
+    def _uncount(self, piece: Piece) -> None:
+        """Takes :meth:`_count` back, once."""
+        if piece.is_counted:
+            self._accounting.freed(piece.memory_type, piece.size)
+            if piece.host_address is not None:
+                self._pinned_bytes -= piece.capacity
+            piece.is_counted = False
 
     @property
     def reserved(self) -> int:  # type: ignore[override]
@@ -296,8 +317,8 @@ class CudaAllocator(LendingAllocator):
         self.trim()
         with_lock(self._lock, self._end, _LOCK_SECONDS)
 
-    def _take(self, pool: _Pool, memory_type: int, size: int) -> Piece:
-        """A piece for ``size`` bytes, accounted for.
+    def _take(self, pool: _Pool, memory_type: int, size: int, owner: OwnedPiece) -> Piece:
+        """Gives an owner a piece for ``size`` bytes, accounted for.
 
         No thread waits for the stream with the lock held: one that submits to it may need memory.
         """
@@ -305,16 +326,16 @@ class CudaAllocator(LendingAllocator):
             with self._lock:
                 self._collect()
                 if not pool.resting or pool.pieces.has_free(size):
-                    return self._take_now(pool, memory_type, size)
+                    return self._take_now(pool, memory_type, size, owner)
             self._stream.poll()
             with self._lock:
                 self._collect()
-                return self._take_now(pool, memory_type, size)
+                return self._take_now(pool, memory_type, size, owner)
         except ResourceExhaustedError:
             self.trim()
         try:
             with self._lock:
-                return self._take_now(pool, memory_type, size)
+                return self._take_now(pool, memory_type, size, owner)
         except ResourceExhaustedError as error:
             free, total = self._context.api.call("cuMemGetInfo")
             raise ResourceExhaustedError(
@@ -322,22 +343,20 @@ class CudaAllocator(LendingAllocator):
                 f"are in use here, {free} of the device's {total} bytes are free ({error.message})"
             ) from error
 
-    def _take_now(self, pool: _Pool, memory_type: int, size: int) -> Piece:
-        piece = self._prepared(pool, pool.pieces.take(size))
-        piece.memory_type, piece.size = memory_type, size
-        self._accounting.allocated(memory_type, size)
+    def _take_now(self, pool: _Pool, memory_type: int, size: int, owner: OwnedPiece) -> Piece:
+        piece = pool.pieces.take(size, owner.pieces)
+        self._count(piece, memory_type, size)
         return piece
 
     def _trim(self) -> None:
-        self._collect()
-        if self._stream.api.lost is not None:  # and has been waited for: no tick says so
-            while self._pinned.resting:
-                self._pinned.pieces.give_back(self._pinned.resting.popleft()[0])
+        lost = self._stream.api.lost  # and has been waited for: no tick says so
+        self._collect_until(self._stream.completed if lost is None else inf)
         self._context.enter()
         self._device.pieces.trim()
         self._pinned.pieces.trim()
 
     def _end(self) -> None:
+        self._collect()
         self._context.enter()
         self._device.pieces.end()
         self._pinned.pieces.end()
@@ -345,19 +364,24 @@ class CudaAllocator(LendingAllocator):
 
     def _collect(self) -> None:
         """Moves what has come back to the free pieces; the caller holds the lock."""
+        self._collect_until(self._stream.completed)
+
+    def _collect_until(self, done: float) -> None:
+        """As :meth:`_collect`. ``done``: the newest submission that is. Where it is interrupted, the next one
+        goes on; a finalizer that runs meanwhile leaves it alone."""
         device, pinned = self._device, self._pinned
-        while device.returned:  # only this method, under the lock, takes anything out
-            piece, _ = device.returned.popleft()
-            self._accounting.freed(piece.memory_type, piece.size)
-            device.pieces.give_back(piece)
-        while pinned.returned:
-            piece, tick = pinned.returned.popleft()
-            self._accounting.freed(piece.memory_type, piece.size)
-            self._pinned_bytes -= piece.capacity
-            pinned.resting.append((piece, tick))
-        resting = pinned.resting
-        while resting and resting[0][1] <= self._stream.completed:
-            pinned.pieces.give_back(resting.popleft()[0])
+        try:
+            self._is_collecting = True
+            while device.returned:  # only this method, under the lock, takes anything out
+                self._uncount(device.returned[0][0])
+                device.pieces.take_back(device.returned)
+            while pinned.returned:
+                self._uncount(pinned.returned[0][0])
+                next(map(pinned.resting.append, iter(pinned.returned.popleft, None)))
+            while pinned.resting and pinned.resting[0][1] <= done:
+                pinned.pieces.take_back(pinned.resting)
+        finally:
+            self._is_collecting = False
 
     def _check_ordinal(self, address: int) -> None:
         api = self._context.api
@@ -381,11 +405,11 @@ _REGISTER_MAPPED: Final = 0x2
 """CU_MEMHOSTREGISTER_DEVICEMAP"""
 
 
-def _give_back(piece: Piece) -> None:
-    pool = piece.pool
-    pool.returned.append((piece, piece.ordered_by.tick))
+def _give_back(pool: _Pool, pieces: list[Piece]) -> None:
+    """Puts a piece on the list of those that have come back, in one step."""
     allocator = pool.owner
-    if allocator._closed:
+    pool.returned.extend(zip(map(pieces.pop, repeat(-1, len(pieces))), repeat(allocator._stream.tick)))
+    if allocator._closed and not allocator._is_collecting:
         with ignored(StatusError):  # the device is lost, and with it its memory
             with_lock(allocator._lock, allocator._trim)
 

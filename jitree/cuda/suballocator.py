@@ -7,9 +7,13 @@ have any sizes and are not joined again; a region goes back to the driver when n
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort_left
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from jitree.cuda.context import CudaContext
 from jitree.hal.heap import size_class
@@ -29,6 +33,9 @@ _WASTE: Final = 4
 _PORTABLE: Final = 0x1
 """Pinned for every context of the process."""
 _DEVICE_MAP: Final = 0x2
+
+_CAPACITY: Final = attrgetter("capacity")
+_PIECE: Final = itemgetter(0)
 
 
 class Region(NamedTuple):
@@ -72,12 +79,15 @@ class Piece:
     size: int = 0
     """Bytes that were asked for; this and the rest is the user's business."""
     memory_type: int = 0
-    ordered_by: Any = None
-    pool: Any = None
+    is_counted: bool = False
+    """As these: whether its user counts it."""
+    is_taken: bool = False
+    """Whether its region counts it as used. An interrupt may leave that to a free piece for a while."""
 
 
 class Suballocator:
-    """Cuts regions into pieces, under its owner's lock."""
+    """Cuts regions into pieces, under its owner's lock. A piece goes from one list to another in C, in one
+    step: wherever an interrupt comes, it is in one of them."""
 
     def __init__(self, source: RegionSource, region_size: int) -> None:
         """``region_size``: bytes of the regions for pieces that are small compared with it."""
@@ -88,20 +98,25 @@ class Suballocator:
         self._largest_small = region_size // _OWN_REGION
         self._slabs: list[_Slab] = []
         self._free: dict[int, list[Piece]] = {}
-        self._large: list[tuple[int, Piece]] = []
+        self._large: list[Piece] = []
         """Free pieces that have a region to themselves, by capacity."""
         self._is_over = False
 
-    def take(self, size: int) -> Piece:
-        """A piece of at least ``size`` bytes. RESOURCE_EXHAUSTED when the driver has no more."""
+    def take(self, size: int, owner: list[Piece]) -> Piece:
+        """Gives an owner a piece of at least ``size`` bytes. RESOURCE_EXHAUSTED when the driver has no
+        more."""
         capacity = self._capacity(size)
-        if capacity > self._largest_small:
-            piece = self._take_large(capacity)
+        is_large = capacity > self._largest_small
+        free = self._large if is_large else self._free.get(capacity, [])
+        index = self._find_large(capacity) if is_large else len(free) - 1
+        if index is None or index < 0:
+            self._cut(capacity, is_large, owner)
         else:
-            free = self._free.get(capacity)
-            piece = free.pop() if free else self._cut(capacity)
-        piece.slab.live += 1
-        return piece
+            piece = free[index]
+            piece.slab.live += not piece.is_taken
+            piece.is_taken = True
+            owner.extend(map(free.pop, (index,)))
+        return owner[-1]
 
     def has_free(self, size: int) -> bool:
         """Whether :meth:`take` needs no new region."""
@@ -112,28 +127,36 @@ class Suballocator:
             return True
         return bool(self._slabs) and self._slabs[-1].used + capacity <= self._slabs[-1].region.size
 
-    def give_back(self, piece: Piece) -> None:
-        piece.slab.live -= 1
+    def take_back(self, returned: deque[tuple[Piece, int]]) -> None:
+        """Takes the first of pieces that have come back."""
+        piece = returned[0][0]
         if self._is_over:
-            self._slabs += [] if piece.slab.live else [piece.slab]
-        elif piece.capacity * _OWN_REGION > self._region_size:
-            self._large.insert(
-                bisect_left(self._large, piece.capacity, key=_capacity_of), (piece.capacity, piece)
-            )
-        else:
-            self._free.setdefault(piece.capacity, []).append(piece)
+            _settle(piece)
+            self._slabs += [] if piece.slab.live else [piece.slab]  # twice does no harm
+            returned.popleft()
+            return
+        next(map(self._place(piece), map(_PIECE, iter(returned.popleft, None))))
+        _settle(piece)
+
+    def _place(self, piece: Piece) -> Callable[[Piece], object]:
+        """What puts it among the free ones."""
+        if piece.capacity * _OWN_REGION > self._region_size:
+            return partial(insort_left, self._large, key=_CAPACITY)
+        return self._free.setdefault(piece.capacity, []).append
 
     def trim(self) -> None:
         """Gives regions without a piece in use back to the driver."""
-        for _, piece in self._large:
-            self._source.free(piece.slab.region)
-        self._large.clear()
+        while self._large:
+            self._source.free(self._large.pop().slab.region)
+        for pieces in self._free.values():
+            for piece in pieces:
+                _settle(piece)
         idle = [slab for slab in self._slabs if not slab.live]
         if not idle:
             return
-        self._slabs = [slab for slab in self._slabs if slab.live]
         for capacity, pieces in list(self._free.items()):
             self._free[capacity] = [piece for piece in pieces if piece.slab.live]
+        self._slabs = [slab for slab in self._slabs if slab.live]  # last: the next trim does what is left
         for slab in idle:
             self._source.free(slab.region)
 
@@ -149,7 +172,8 @@ class Suballocator:
     def kept_bytes(self) -> int:
         """Bytes of free pieces."""
         small = sum(capacity * len(pieces) for capacity, pieces in self._free.items())
-        return small + sum(capacity for capacity, _ in self._large)
+        large: int = sum(map(_CAPACITY, self._large))
+        return small + large
 
     def _capacity(self, size: int) -> int:
         """The capacity of the piece that serves ``size`` bytes."""
@@ -157,20 +181,17 @@ class Suballocator:
             return (size + _GRANULE - 1) // _GRANULE * _GRANULE
         return size_class(size) + ALIGNMENT - 1 & -ALIGNMENT
 
-    def _cut(self, capacity: int) -> Piece:
-        slab = self._slabs[-1] if self._slabs else None
+    def _cut(self, capacity: int, is_large: bool, owner: list[Piece]) -> None:
+        slab = self._slabs[-1] if self._slabs and not is_large else None
         if slab is None or slab.used + capacity > slab.region.size:
-            slab = _Slab(self._reserve(self._region_size))
-            self._slabs.append(slab)
-        offset = slab.used
+            slab = _Slab(self._reserve(capacity if is_large else self._region_size))
+            if not is_large:
+                self._slabs.append(slab)
+        piece = _piece(slab, slab.used, capacity)
+        piece.is_taken = True
+        slab.live += 1
         slab.used += capacity
-        return _piece(slab, offset, capacity)
-
-    def _take_large(self, capacity: int) -> Piece:
-        index = self._find_large(capacity)
-        if index is not None:
-            return self._large.pop(index)[1]
-        return _piece(_Slab(self._reserve(capacity)), 0, capacity)
+        owner.append(piece)  # no interrupt comes between these
 
     def _reserve(self, size: int) -> Region:
         region = self._source.allocate(size)
@@ -179,8 +200,8 @@ class Suballocator:
 
     def _find_large(self, capacity: int) -> int | None:
         """The smallest that fits, if that wastes little."""
-        index = bisect_left(self._large, capacity, key=_capacity_of)
-        if index == len(self._large) or self._large[index][0] > capacity + capacity // _WASTE:
+        index = bisect_left(self._large, capacity, key=_CAPACITY)
+        if index == len(self._large) or self._large[index].capacity > capacity + capacity // _WASTE:
             return None
         return index
 
@@ -191,8 +212,11 @@ def _piece(slab: _Slab, offset: int, capacity: int) -> Piece:
     return Piece(region.address + offset, host_address, capacity, slab)
 
 
-def _capacity_of(entry: tuple[int, Piece]) -> int:
-    return entry[0]
+def _settle(piece: Piece) -> None:
+    """Has its region count it no more."""
+    if piece.is_taken:
+        piece.slab.live -= 1
+        piece.is_taken = False
 
 
 def free(region: Region) -> None:

@@ -328,17 +328,20 @@ class HeapAllocator(LendingAllocator):
     def _collect(self) -> None:
         """Moves returned blocks to the free lists; the caller holds the lock."""
         while self._returned:  # only this method, under the lock, takes anything out
-            block, memory_type, size = self._returned.popleft()
+            block, memory_type, size = self._returned[0]
             self._accounting.freed(memory_type, size)
+            self._returned.popleft()  # no interrupt comes between the two
             self._put(block)
         while self._uncharged:
-            self._charged -= self._uncharged.popleft()
+            self._charged -= self._uncharged[0]
+            self._uncharged.popleft()
 
     def _put(self, block: HeapBlock) -> None:
         capacity = block[1]
         if self._kept + capacity <= self.most_lent:
+            blocks = self._free.setdefault(capacity, [])
             self._kept += capacity
-            self._free.setdefault(capacity, []).append(block)
+            blocks.append(block)
 
 
 def _clear(memory: np.ndarray[Any, Any]) -> None:
