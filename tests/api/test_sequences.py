@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from jitree import Session
 from jitree.api.calls import conversion
+from jitree.base.copying import ranges
 from jitree.errors import InvalidArgumentError
 from tests.api.direct import X, direct, live, needs_machine_code
 from tests.api.programs import ARITHMETIC, ECHO, KINDS
@@ -130,7 +131,6 @@ class Boasting(list[float]):
 
 def test_lists_that_another_thread_shortens(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [1.0] * (MANY + 10)
-    ranges = conversion.ranges
 
     def shortening(length: int, step: int) -> Iterator[slice]:
         for place in ranges(length, step):
