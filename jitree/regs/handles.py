@@ -55,6 +55,8 @@ CAPACITY: Final = 1 << 20
 _ENTRY: Final = words_of(Entry)
 _ENTRY_WORDS: Final = ENTRY.size // 4
 _POISON: Final = bytes(ENTRY.size)
+_BEHIND: Final = slice(1 << 62, None)
+"""Where a list goes on."""
 _FEW: Final = 8
 """References that are quicker dropped one by one."""
 assert KIND_FREE == 0
@@ -180,12 +182,11 @@ class HandleTable:
         """Takes a free entry, which the caller uses before it calls anything."""
         if self.bounds.objects is not None:
             self._require_room(self.bounds.objects)
-        if not self._free:
+        free, objects = self._free, self._objects
+        if not free:
             self._require_entries(1)
-            self._free += (len(self._objects),)
-            self._objects += (None,)
-        number = self._free[-1]
-        del self._free[-1]
+            free[_BEHIND], objects[_BEHIND] = (len(objects),), (None,)
+        number, free[-1:] = free[-1], ()
         return number
 
     def put_object(self, slots: memoryview, index: int, obj: object) -> None:
@@ -303,10 +304,10 @@ class HandleTable:
         RESOURCE_EXHAUSTED when the table is full.
         """
         self._require_entries(count)
-        split = max(len(self._free) - count, 0)
-        known, self._free[split:] = self._free[split:], []
-        first, unused = len(self._objects), count - len(known)
-        self._objects += [None] * unused
+        taken = slice(-count if count else _BEHIND.start, None)
+        known, self._free[taken] = self._free[taken], ()
+        unused = count - len(known)
+        first, self._objects[_BEHIND] = len(self._objects), [None] * unused
         numbers = np.arange(first - len(known), first + unused, dtype=np.int64)
         numbers[: len(known)] = known
         return self.base + ENTRY.size * numbers
@@ -340,16 +341,17 @@ class HandleTable:
         """As :meth:`adopt`, where entry and slots are as the object publishes them."""
         word, key = (address - self.base) >> 2, id(obj)
         _ = self._traits.get(type(obj)) or self._learn(obj)
-        self._objects[word // _ENTRY_WORDS] = obj  # no call from here on: Ctrl-C comes before or after
-        if key in self._addresses:
+        addresses, objects, owners = self._addresses, self._objects, self.i32
+        if key in addresses:
             self._aliases |= {address}
-        else:
-            self._addresses[key] = address
-        self.i32[word + _ENTRY.owner] = OWNER_PYTHON
-        self.i64[(word >> 1) + _ENTRY.link] = self.i64[(word >> 1) + _ENTRY.parent] = 0
+            addresses = {}
+        # No call from here on, for Ctrl-C; what says whose it is in one line, for debuggers.
+        number, owner = word // _ENTRY_WORDS, word + _ENTRY.owner
+        objects[number], addresses[key], owners[owner] = obj, address, OWNER_PYTHON
+        link, parent = (word >> 1) + _ENTRY.link, (word >> 1) + _ENTRY.parent
+        self.i64[link], self.i64[parent], self.owed[_BEHIND] = 0, 0, kept
         if self.i32[word + _ENTRY.kind] == KIND_LIST and obj.held is not None:
             obj.held.words = obj.words
-        self.owed += kept
         if self.owed:
             self.release_owed()
 
@@ -417,9 +419,8 @@ class HandleTable:
                 if not address:
                     del owed[place]
                 elif i32[word + _ENTRY.count] > 1:
-                    if i32[word + _ENTRY.count] < COUNT_UNLIMITED:
-                        i32[word + _ENTRY.count] -= 1
-                    del owed[place]
+                    at, behind = word + _ENTRY.count, place + 1
+                    i32[at], owed[place:behind] = i32[at] - (i32[at] < COUNT_UNLIMITED), ()
                 elif i32[word + _ENTRY.owner] == OWNER_PYTHON:
                     number = (address - self.base) >> 6
                     obj = self._objects[number]
@@ -432,14 +433,13 @@ class HandleTable:
                         self._aliases -= {address}
                     elif key in self._addresses and self._addresses[key] == address:
                         del self._addresses[key]
-                    else:
+                    elif obj is None:
                         del owed[place]
                         raise InternalError(f"reference of a freed object dropped (handle {number})")
                     # All zero is the poison: checks refuse a stale handle, of KIND_FREE and length 0.
                     self._bytes[address - self.base : address - self.base + ENTRY.size] = _POISON
-                    self._objects[number] = None
-                    self._free += (number,)
-                    del owed[place]
+                    objects, free, behind = self._objects, self._free, place + 1
+                    objects[number], free[_BEHIND], owed[place:behind] = None, (number,), ()
                 else:
                     assert self.handle_pool is not None
                     i32[word + _ENTRY.count] = 0
@@ -460,8 +460,7 @@ class HandleTable:
         while words[at]:
             word = (words[at] - self.base) >> 3
             self.i32[2 * word + _ENTRY.count] = 1
-            self.owed += (words[at],)
-            words[at] = self.i64[word + _ENTRY.link]
+            self.owed[_BEHIND], words[at] = (words[at],), self.i64[word + _ENTRY.link]
         self.release_owed()
 
     def drain_deferred(self) -> None:

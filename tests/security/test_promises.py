@@ -203,6 +203,10 @@ TESTS = {
     "A long list of numbers that another thread": [
         "api/test_sequences.py::test_lists_that_another_thread_shortens"
     ],
+    "A function that traces lines": [
+        "api/test_traced_lines.py::test_a_debugger_calls_the_session",
+        "api/test_traced_lines.py::test_a_debugger_ends_the_call",
+    ],
     "A DLPack capsule of a narrow type": ["api/test_dlpack.py::test_capsules_that_no_array_has"],
 }
 """By a part of the line."""

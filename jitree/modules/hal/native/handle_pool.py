@@ -293,10 +293,10 @@ class HandlePool:
 
     def drop(self, owed: list[int], place: int) -> None:
         """See :meth:`ObjectPool.drop`. Machine code frees it when a pool is empty."""
-        address = owed[place]
-        self._table.i64[((address - self._table.base) >> 3) + _ENTRY.link] = self._words[_HANDLE_POOL.dead]
-        self._words[_HANDLE_POOL.dead] = address
-        del owed[place]
+        address, words, dead = owed[place], self._words, _HANDLE_POOL.dead
+        links, link = self._table.i64, ((address - self._table.base) >> 3) + _ENTRY.link
+        # One line: a function that traces lines may call the session, which frees the dead.
+        links[link], words[dead], owed[place : place + 1] = words[dead], address, ()
 
     def drop_all(
         self,
@@ -306,13 +306,11 @@ class HandlePool:
         taken: slice,
         rest: list[int],
     ) -> None:
-        """See :meth:`ObjectPool.drop_all`. What is below the empty line calls nothing."""
-        following = np.append(dropped[1:], self._words[_HANDLE_POOL.dead])
-        numbers, first = dropped - self._table.base >> 6, int(dropped[0])
-
-        links[numbers] = following
-        self._words[_HANDLE_POOL.dead] = first
-        owed[taken] = rest
+        """See :meth:`ObjectPool.drop_all`. What signals interrupt may call the session, too, which frees the
+        dead: the last line looks at them, and calls nothing."""
+        numbers, following = dropped - self._table.base >> 6, np.roll(dropped, -1)
+        words, dead, first = self._words, _HANDLE_POOL.dead, int(dropped[0])
+        following[-1], links[numbers], words[dead], owed[taken] = words[dead], following, first, rest
 
     def settle(self) -> None:
         """Frees what was dropped."""
