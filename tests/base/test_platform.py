@@ -150,7 +150,7 @@ print("imported")
 )  # fmt: skip
 def test_without_what_only_linux_has(program: str, said: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT + program], cwd=_ROOT, capture_output=True, text=True, timeout=280
+        [sys.executable, "-c", _WITHOUT + program], cwd=_ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     place = 0

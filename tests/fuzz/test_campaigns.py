@@ -17,6 +17,7 @@ from tests.fuzz.campaign import CASES, NAMES, campaign
 from tests.fuzz.faults import PLACES, failing
 from tests.fuzz.numbered import run_numbers
 from tests.fuzz.scheduler import KNOWS_INSTRUCTIONS
+from tests.loaders.samples import ON_X86_64
 
 Counts = Counter[str]
 
@@ -40,6 +41,8 @@ WRAPPED = (938_382, 942_639)
 """Programs that copy and clone 2**64 - 3 and 2**64 - 1 bytes, which iree.runtime takes for a range inside."""
 CUT = (22, 54, 218, 405)
 """Kernels that can be cut into parts. The last two read scratch memory that their loops may not fill."""
+_EXECUTABLES = (*(("structure", "tables") if ON_X86_64 else ()), "cuda", "kernel")
+"""What is damaged: libraries on the processor that the samples are for."""
 MAY_HAVE_NONE = ("faults", "tensors")
 """Where the system is not asked, or no compiler is installed, there is no case."""
 ROWS = {
@@ -49,7 +52,7 @@ ROWS = {
     ),
     "executables": Row(
         range(200),
-        lambda counts: all(counts[f"{kind}: loaded"] for kind in ("structure", "tables", "cuda", "kernel")),
+        lambda counts: all(counts[f"{kind}: loaded"] for kind in _EXECUTABLES),
     ),
     "archives": Row(range(600), lambda counts: counts[".gguf: loaded"] and counts[".irpa: OUT_OF_RANGE"]),
     "programs": Row(
