@@ -11,13 +11,13 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.ahead import Requests
 from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.joining import JoinedPanels, RowPanels
-from jitree.dispatch.native.nests.memory import LINE_BYTES, NestOperand, NestRegion, Offsets
-from jitree.dispatch.native.nests.plan import ROWS_AHEAD
+from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets
 from jitree.dispatch.native.nests.products import PairRanges, Products
 from jitree.dispatch.native.nests.reductions import RowExtreme, is_zero
-from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level
+from jitree.dispatch.native.nests.structure import ElementAccess, Level
 from jitree.dispatch.native.nests.tiles import DepthBlock, Panels, Tile, WordPanels, iterations
 from jitree.dispatch.native.nests.writer import Looks, Writer
 from jitree.dispatch.native.ssa import Value
@@ -73,6 +73,7 @@ class NestLoops:
         self._owners: dict[ElementAccess, Value] = {store: load for load, store in plan.accumulators.items()}
         self._panels: Panels | WordPanels | JoinedPanels | None = None
         self._products: Products | None = None
+        self._requests = Requests(writer, body.memory, structure, plan, self._extents)
         if plan.product is not None and plan.vector is not None:
             self._products = Products(writer, body.memory, structure, plan.product, plan.vector)
             kind: type[WordPanels | JoinedPanels] = WordPanels
@@ -395,8 +396,7 @@ class NestLoops:
             if self._plan.ahead is not None and steps > 1:
                 region.ahead = NestRegion(region.counters)
             iteration.next = iteration.values
-            if self._plan.streamed:
-                self._ask_ahead(region, sums, steps)
+            self._requests.ask(region, sums.copies, steps)
             if products is not None and steps > 1:
                 for step in range(0, steps, products.group):
                     iteration.next = products.step(region, sums.copies, iteration.next, step)
@@ -405,29 +405,13 @@ class NestLoops:
                     iteration.next = self._step(region, sums.keys, iteration.next, {level: step})
         return iteration.next
 
-    def _ask_ahead(self, region: NestRegion, sums: TileSums, steps: int) -> None:
-        """Asks for lines of later rows. After the last one follows the next piece of the first."""
-        plan, writer, memory = self._plan, self._writer, self._body.memory
-        last, vector = plan.reductions[-1], plan.vector
-        for load in map(self._structure.loads.__getitem__, plan.streamed):
-            row, kind = load.step(last).number or 0, ELEMENT_LLVM[load.element]
-            before = writer.let(f"sub i64 {self._extents[last]}, {ROWS_AHEAD}")
-            more = writer.let(f"icmp slt i64 {region.counters[last]}, {before}")
-            rows = writer.let(f"mul i64 {before}, {row}")
-            back = writer.let(f"sub i64 {plan.lanes * plan.vectors}, {rows}")
-            distance = writer.let(f"select i1 {more}, i64 {ROWS_AHEAD * row}, i64 {back}")
-            for offsets in sums.copies:
-                if vector is not None and offsets.get(vector, 0) * load.bytes % LINE_BYTES == 0:
-                    for step in range(steps):
-                        place = memory.pointer(region, load, {**offsets, last: step})
-                        writer.prefetch(writer.at(kind, place, distance))
-
     def _over_block(self, block: DepthBlock, sums: TileSums, values: list[str]) -> list[str]:
         """The last reduction over a block, too little work for a look."""
         level = self._plan.reductions[-1]
         with self._writer.loop(block.start, block.end, 1, self._carried(sums, values)) as iteration:
             region = sums.inside(level, iteration.counter).outer
             region.panels = block.panels
+            self._requests.ask(region, sums.copies, 1)
             iteration.next = self._step(region, sums.keys, iteration.values, {})
         return iteration.next
 
@@ -449,6 +433,7 @@ class NestLoops:
                 region = sums.inside(level, iteration.counter).outer
                 if step == group:
                     region.panels, region.is_rest = block.panels, start == whole
+                    self._requests.ask(region, copies, step)
                     iteration.next = products.step(region, copies, iteration.values, 0)
                 else:
                     iteration.next = self._step(region, sums.keys, iteration.values, {})

@@ -16,8 +16,6 @@ from jitree.dispatch.native.ssa import SsaLoop, Value
 
 Order = tuple[tuple[Polynomial, Level], ...]
 """Parallel loops and their factors in an index, smallest first."""
-ROWS_AHEAD: Final = 64
-"""Iterations from one that loads a piece of a row to the one whose piece it asks for."""
 _NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
@@ -48,6 +46,8 @@ class Plan(NamedTuple):
     """Loads of constants that are read from copies (``../side_exits.py``)."""
     streamed: tuple[Value, ...] = ()
     """Loads of pieces of long rows that come from memory once: those of later iterations are asked for."""
+    filters: tuple[Value, ...] = ()
+    """Loads that lanes share, of rows along the last reduction: those of the next tile are asked for."""
     block: int = 0
     """Iterations of the last reduction that run for all tiles along the tiled loop before the next ones do,
     while what they share is in the first-level cache; 0: all, or as many as panels have room for."""

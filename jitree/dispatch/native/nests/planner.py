@@ -14,9 +14,10 @@ from math import prod
 from typing import Final
 
 from jitree.base.platform import processor
+from jitree.dispatch.native.nests.ahead import with_requests
 from jitree.dispatch.native.nests.folds import find_fold
 from jitree.dispatch.native.nests.joining import are_rows_worth_it, find_rows, join_reductions
-from jitree.dispatch.native.nests.plan import ROWS_AHEAD, Order, Plan
+from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.recognise import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.reductions import Product, extreme_of, find_product
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Polynomial, Split, Structure
@@ -46,8 +47,6 @@ FULL_LANES: Final = 0.75
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
-STREAMED_BYTES: Final = 24 << 10
-"""Of a load that meets each element once: the first-level cache has hardly room for more."""
 _NO_LOADS: Final[tuple[Value, ...]] = ()
 PACKED_DEPTH: Final = range(64, 1 << 20 | 1, PACKED_ROWS)
 """Iterations of a reduction along constants that are worth a copy (``../side_exits.py``)."""
@@ -82,7 +81,9 @@ processor.kept.extend((accumulators, copies))
 def make_plan(structure: Structure, splits: Sequence[Split], dependence: Dependence) -> Plan:
     """The best plan known for a nest; there always is one. Of one that never runs it says nothing."""
     plan = None if structure.is_empty else _Planner(structure, splits, dependence).parallel()
-    return plan or Plan(structure.levels, in_order=True)
+    if plan is None:
+        return Plan(structure.levels, in_order=True)
+    return with_requests(structure, dependence, plan)
 
 
 class _Planner:
@@ -130,7 +131,7 @@ class _Planner:
         if made.steps > 1 and len(made.transposed) == 1:
             return made._replace(alternative=self._prepacked(made, vector))
         if self._reductions and not (made.transposed or made.packed or made.block or made.is_window):
-            made = self._folded(self._streamed(made, vector), vector)
+            made = self._folded(made, vector)
         is_better = joined is not None and are_rows_worth_it(structure, joined, made, vector)
         return joined if joined is not None and is_better else made
 
@@ -232,7 +233,7 @@ class _Planner:
         tiled = self._tiled(vector)
         vectors = self._vectors(vector, tiled, -(-vector.count // self._lanes))
         lies_along = self._structure.loads[product.row].step(vector).number != 1
-        made = plan._replace(
+        return plan._replace(
             outer=self._outer(vector, tiled),
             vector=vector,
             tiled=tiled,
@@ -244,7 +245,6 @@ class _Planner:
             packed=(product.row,) if self._are_reused((product.row,), vector, tiled) else (),
             product=product,
         )
-        return made if lies_along or made.packed else self._streamed(made, vector)
 
     def _of_joined(self, plan: Plan, known: Product | None, vector: Level) -> Plan | None:
         """Lanes run over rows, too, where these lie one after the other. None if no reductions are one."""
@@ -452,31 +452,6 @@ class _Planner:
         if sum(count > 1 for count in counts) < 2:
             return False
         return prod(counts) * size * self._dependence.weight <= LARGEST_WINDOW
-
-    def _streamed(self, plan: Plan, vector: Level) -> Plan:
-        """Finds loads of pieces of rows that meet each element once.
-
-        A processor foresees what follows in a row, but not the next row.
-        """
-        last = plan.reductions[-1]
-        if (last.extent or 0) < 2 * ROWS_AHEAD:
-            return plan
-        loops = [level for level in self._structure.levels if level.count > 1]
-        piece = plan.lanes * plan.vectors
-
-        def is_streamed(load: ElementAccess) -> bool:
-            distance = load.step(last).number
-            return (
-                load.step(vector).number == 1
-                and distance is not None
-                and abs(distance) >= 2 * piece
-                and not (load.predicate or load.computed)
-                and prod(level.count for level in loops) * load.bytes >= STREAMED_BYTES
-                and self._dependence.place(load).issuperset(level.counter for level in loops)
-            )
-
-        found = tuple(value for value, load in self._structure.loads.items() if is_streamed(load))
-        return plan._replace(streamed=found)
 
     def _vectors(self, vector: Level, tiled: Level | None, count: int) -> int:
         """Of one tile, where the vector loop has so many."""

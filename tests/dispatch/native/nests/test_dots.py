@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jitree.base.platform import processor
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import loops, planner, reductions, tiles
+from jitree.dispatch.native.nests import ahead, planner, reductions, tiles
 from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
 from jitree.vmfb.decode import BytecodeModule
@@ -119,9 +119,8 @@ def test_the_last_extension_decides(loaded: str, extended: str, signed: bool) ->
 @pytest.mark.parametrize("depth", [32, 35])
 def test_pieces_of_rows_are_asked_for(depth: int, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row by a matrix of which a nest takes some columns, all iterations of an instruction in each line."""
-    monkeypatch.setattr(planner, "STREAMED_BYTES", 1024)
-    for part in (planner, loops):
-        monkeypatch.setattr(part, "ROWS_AHEAD", 8)
+    monkeypatch.setattr(ahead, "LEAST_BYTES", 1024)
+    monkeypatch.setattr(ahead, "ROWS_AHEAD", 8)
 
     def body(text: Text, at: list[str]) -> None:
         column, k = at

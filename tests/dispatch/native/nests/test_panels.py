@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from jitree.dispatch.native.lower import lower
-from jitree.dispatch.native.nests import loops, memory, planner, tiles, writer
+from jitree.dispatch.native.nests import ahead, memory, planner, tiles, writer
 from jitree.dispatch.native.source import from_program
 from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests.checking import check, some_memory
@@ -187,9 +187,8 @@ def test_pieces_of_rows_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, pitch: int, depth: int, least: int, asked: bool
 ) -> None:
     """A row by a matrix of longer rows than the nest takes."""
-    monkeypatch.setattr(planner, "STREAMED_BYTES", least)
-    for part in (planner, loops):
-        monkeypatch.setattr(part, "ROWS_AHEAD", 8)
+    monkeypatch.setattr(ahead, "LEAST_BYTES", least)
+    monkeypatch.setattr(ahead, "ROWS_AHEAD", 8)
 
     def body(text: Text, at: list[str]) -> None:
         row, column, k = at
