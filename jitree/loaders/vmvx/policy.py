@@ -72,6 +72,9 @@ _REFRESH: Final = 0.02
 """Seconds for which a look at the command list is good: it takes as long as some kernels."""
 _LISTS: Final = 8
 """Command lists whose dispatches are remembered: to read a list takes as long as some kernels."""
+_AGAIN: Final = 0.5
+"""Part of the time of a kernel that lists before this one have taken, for it to be thought to take that once
+more: programs with loops submit a list each time around, and estimates of one list err."""
 _SAVED: Final = 0.1
 """Part of a call that building has to save, at least, to slow the program down meanwhile: guesses err."""
 _SMALL_BUILD: Final = 0.3
@@ -156,12 +159,17 @@ def _words(address: int, size: int) -> memoryview:
 
 
 def rest_of(
-    running: Running, ordinal: int, entries: array[int], sizes: Sizes, compiled: Container[int]
+    running: Running,
+    ordinal: int,
+    entries: array[int],
+    sizes: Sizes,
+    compiled: Container[int],
+    spent: Sequence[float],
 ) -> LeftToDo:
-    """What is left to interpret of the command list that a span belongs to.
+    """What is left to interpret of a span's list, and of lists like it.
 
     ``entries`` are the ENTRY_POINT records of the executable, ``compiled`` those of its kernels that are not
-    interpreted.
+    interpreted, ``spent`` seconds that each has been.
     """
     dispatch = KernelDispatch(running.dispatch)
     job = _words(running.job, size_of(Job))
@@ -182,7 +190,8 @@ def rest_of(
     ahead, threads = _ahead(job, running, dispatch), max(job[_JOB.concurrency], 1)
     guessed = _guessed(dispatches, costs, sizes)
     guessed[ordinal] = max(guessed.get(ordinal, 0.0), own)
-    return estimate(dispatches, guessed, ahead, min(threads, processors()))
+    earlier = {kernel: seconds for kernel, seconds in enumerate(spent) if kernel not in compiled}
+    return estimate(dispatches, guessed, ahead, min(threads, processors()), earlier)
 
 
 def _guessed(
@@ -199,16 +208,27 @@ def _guessed(
 
 
 def estimate(
-    dispatches: Sequence[ListedDispatch], costs: Mapping[int, float], ahead: float, threads: int
+    dispatches: Sequence[ListedDispatch],
+    costs: Mapping[int, float],
+    ahead: float,
+    threads: int,
+    spent: Mapping[int, float] = MappingProxyType({}),
 ) -> LeftToDo:
     """``costs``: seconds of a workgroup of each kernel; ``ahead``: workgroups of the dispatch that runs that
-    are left."""
+    are left; ``spent``: seconds that kernels have been interpreted, in other lists, too."""
     start = next((place for place, item in enumerate(dispatches) if item.begins), len(dispatches))
-    workgroups, of_kernels = 0.0, dict[int, float]()
-    for item in dispatches[start:]:
-        count = ahead if item.begins else item.workgroups
+    workgroups, of_kernels, done = 0.0, dict[int, float](), dict[int, float]()
+    for place, item in enumerate(dispatches):
+        count = 0.0 if place < start else ahead if item.begins else float(item.workgroups)
         workgroups += count
-        of_kernels[item.kernel] = of_kernels.get(item.kernel, 0.0) + costs[item.kernel] * count
+        cost = costs[item.kernel]
+        done[item.kernel] = done.get(item.kernel, 0.0) + cost * (item.workgroups - count)
+        if place >= start:
+            of_kernels[item.kernel] = of_kernels.get(item.kernel, 0.0) + cost * count
+    for number, seconds in spent.items() if of_kernels else ():
+        earlier = seconds - done.get(number, 0.0)
+        if earlier > _AGAIN * seconds:
+            of_kernels[number] = of_kernels.get(number, 0.0) + earlier
     kernel = of_kernels[dispatches[start].kernel] if of_kernels else 0.0
     threads = max(1, min(threads, round(workgroups)))
     return LeftToDo(kernel, sum(of_kernels.values()), threads, of_kernels)
@@ -278,7 +298,7 @@ class WaitingPolicy:
     def __init__(self, everything: ImageBatch, count: int) -> None:
         """``everything``: the images of its kernels, of which there are so many."""
         self._everything = everything
-        self._spent = [0.0] * count
+        self.spent = [0.0] * count
         """Seconds of processors that each kernel has been interpreted."""
         self._ended: int | None = None
         """How many calls of this process had ended when kernels were first seen to take long."""
@@ -304,16 +324,16 @@ class WaitingPolicy:
         """Seconds that interpreting what is left of the kernel that runs takes."""
 
     def spend(self, kernel: int, nanoseconds: int) -> None:
-        self._spent[kernel] += _NANO * nanoseconds
+        self.spent[kernel] += _NANO * nanoseconds
 
     def dearest(self) -> list[int]:
         """Kernels that have been interpreted, the one that has taken most first."""
-        spent = [(-seconds, kernel) for kernel, seconds in enumerate(self._spent) if seconds]
+        spent = [(-seconds, kernel) for kernel, seconds in enumerate(self.spent) if seconds]
         return [kernel for _, kernel in sorted(spent)]
 
     def worth(self, first: float, nanoseconds: int) -> bool:
         """Whether enough has been seen to tell what the call takes."""
-        return sum(self._spent) + _NANO * nanoseconds >= _NANO * first
+        return sum(self.spent) + _NANO * nanoseconds >= _NANO * first
 
     def worth_aside(self, first: float, nanoseconds: int) -> bool:
         """Whether it is time for a build that the call does not want: a larger one is begun later."""
@@ -346,7 +366,7 @@ class WaitingPolicy:
         """``own``: seconds in which the builder has built the kernel that runs, if that is next; ``gain``:
         seconds that the call ends sooner if it builds what is worth it."""
         everything, now = self._everything, time.monotonic()
-        spent = sum(self._spent) + _NANO * running.nanoseconds
+        spent = sum(self.spent) + _NANO * running.nanoseconds
         is_first = self._is_first(now, spent)
         build, count, is_overdue = everything.estimate, processors(), False
         self.fills = self.fills or 1 < count <= rest.threads
@@ -382,5 +402,5 @@ class WaitingPolicy:
         if self.share in (ALL, NOTHING):
             return self.share == ALL
         since, before = self._since
-        spent = sum(self._spent) + _NANO * running.nanoseconds - before
+        spent = sum(self.spent) + _NANO * running.nanoseconds - before
         return spent / self._threads <= self.share * (time.monotonic() - since)

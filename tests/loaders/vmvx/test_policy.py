@@ -89,6 +89,29 @@ def test_what_is_left_of_a_list() -> None:
     assert vmvx_policy.estimate([], {}, 0.0, 2) == LeftToDo(0.0, 0.0, 1, {})
 
 
+@pytest.mark.parametrize(
+    ("spent", "again"),
+    [
+        pytest.param({0: 1.0, 1: 2.0}, {}, id="this list has taken it"),
+        pytest.param({0: 1.5, 1: 3.0}, {}, id="estimates err"),
+        pytest.param({0: 2.5, 1: 6.5}, {0: 1.5, 1: 4.5}, id="lists before have taken most"),
+        pytest.param({3: 0.25}, {3: 0.25}, id="this list has not such a kernel"),
+    ],
+)
+def test_what_lists_before_have_taken_comes_again(spent: dict[int, float], again: dict[int, float]) -> None:
+    """Programs with loops submit a list each time around."""
+    costs = {0: 0.1, 1: 0.04, 2: 0.2}
+    one = vmvx_policy.estimate(DISPATCHES, costs, 50.0, 2)
+    rest = vmvx_policy.estimate(DISPATCHES, costs, 50.0, 2, spent)
+    kernels = one.of_kernels.keys() | again.keys()
+    assert rest.of_kernels == pytest.approx(
+        {kernel: one.of_kernels.get(kernel, 0.0) + again.get(kernel, 0.0) for kernel in kernels}
+    )
+    assert rest.everything == pytest.approx(one.everything + sum(again.values()))
+    assert rest.kernel == pytest.approx(one.kernel + again.get(1, 0.0)) and rest.threads == one.threads
+    assert vmvx_policy.estimate([], {}, 0.0, 2, spent) == LeftToDo(0.0, 0.0, 1, {}), "of what is known"
+
+
 def test_a_kernel_that_has_not_run_has_the_pace_of_those_that_have() -> None:
     guessed = vmvx_policy._guessed(DISPATCHES, {0: 0.1, 1: 0.04}, _sizes(1000.0, 400.0, 5000.0))
     assert guessed == pytest.approx({0: 0.1, 1: 0.04, 2: 0.5})
@@ -312,7 +335,7 @@ def test_a_call_waits_for_its_kernels(hanging: VmvxExecutable, monkeypatch: pyte
     compiled = hanging._compiled
     assert compiled is not None and compiled.ready and len(asked) == 5
     assert len(starts) == 1, "a builder is started where that is decided"
-    assert compiled._policy._spent == [0.0], "nothing was interpreted"
+    assert compiled._policy.spent == [0.0], "nothing was interpreted"
 
 
 def test_a_deadline_ends_the_wait(hanging: VmvxExecutable) -> None:
