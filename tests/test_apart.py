@@ -66,7 +66,7 @@ def test_others_stand_still_during_a_turn(
     found = apart.measured({"busy": partial(busy, path), "still": partial(still, path)}, seconds=0)
     assert {name: timed.result for name, timed in found.items()} == {"busy": "busy", "still": "still"}
     assert int.from_bytes(path.read_bytes(), "little") > 0
-    assert 0 <= found["busy"].seconds < WAIT <= found["still"].seconds
+    assert found["still"].seconds >= WAIT
 
 
 def test_a_runtime_that_refuses_a_model_is_named(apart: Any) -> None:
