@@ -8,6 +8,7 @@ https://dmlc.github.io/dlpack/latest/c_api.html has the layout of the records.
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 CPU_DEVICE: Final = (1, 0)
 """(kDLCPU, 0)"""
 
+_MOST_DIMENSIONS: Final = 64
+"""Numpy's NPY_MAXDIMS"""
+_MOST_BYTES: Final = (1 << 63) - 1
 _NAMES: Final = {code: name for name, code in CODES.items()}
 _LETTERS: Final = {code: kind for kind, code in KINDS.items()}
 
@@ -203,15 +207,18 @@ def device_kind(value: object) -> int | None:
     if device is None:
         return None
     try:
-        kind: int = device()[0]
+        place = device()
+        if not isinstance(place, tuple) or len(place) != len(CPU_DEVICE):
+            raise BufferError("its device is no pair of numbers")
     except RecursionError:  # which is a RuntimeError, and says nothing of the value
         raise
-    except (BufferError, RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (BufferError, RuntimeError, ValueError) as error:
         pass_interruption(error)
         raise InvalidArgumentError(
             f"an array of type {type(value).__name__} cannot be taken: {error}; pass one whose elements "
             "lie in host memory or on the session's device"
         ) from error
+    kind: int = place[0]
     return kind
 
 
@@ -233,6 +240,16 @@ def require_memory(address: int | None, shape: Sequence[int]) -> None:
         raise BufferError("it has no memory")
 
 
+def _require_array(tensor: Any) -> None:
+    """Refuses (BufferError) a tensor without memory, and sizes that no array has, of which numpy says so by
+    the class of exceptions that the producer's own may have."""
+    shape = tensor.shape[: tensor.rank] if 0 <= tensor.rank <= _MOST_DIMENSIONS else [-1]
+    length = math.prod(size or 1 for size in shape) * max(tensor.bits // 8, 1)
+    if any(size < 0 for size in shape) or length > _MOST_BYTES:
+        raise BufferError(f"no array has {tensor.rank} dimensions of the sizes that it states")
+    require_memory(tensor.data, shape)
+
+
 class _Exchange:
     """A producer whose capsules numpy understands."""
 
@@ -246,7 +263,7 @@ class _Exchange:
         tensor = _tensor(capsule)
         if tensor is None:
             raise BufferError("it gives no capsule of DLPack")
-        require_memory(tensor.data, tensor.shape[: tensor.rank])
+        _require_array(tensor)
         if tensor.code in _NAMES and tensor.lanes == 1:
             self.dtype = dtype_of(tensor)
             tensor.code = UNSIGNED
@@ -265,7 +282,7 @@ def import_array(value: Any) -> npt.NDArray[Any]:
         array = np.from_dlpack(exchange)
     except RecursionError:
         raise
-    except (BufferError, RuntimeError, ValueError) as error:  # numpy's are of sizes that no array has
+    except (BufferError, RuntimeError) as error:
         pass_interruption(error)
         raise InvalidArgumentError(
             f"an array of type {type(value).__name__} cannot be taken: {error}"

@@ -111,7 +111,7 @@ def _require_parts(description: Any) -> None:
     elif kind == "named":
         is_whole, inner = len(parts) == 2 and isinstance(parts[0], str), parts[1:]
     elif kind == "sdict":
-        is_whole = isinstance(description, list) and all(map(_is_item, parts))
+        is_whole = isinstance(description, list) and all([_is_item(part) for part in parts])
         inner = [part[1] for part in parts] if is_whole else []
     else:
         is_whole = isinstance(description, list) or kind not in ("slist", "stuple")
@@ -136,8 +136,7 @@ def pack_described(device: HalDevice, target: VmVariantList, value: Any, descrip
     elif kind == "sdict":
         target.push_list(_pack_mapping(device, value, description[1:]))
     elif kind == "py_homogeneous_list":
-        count = len(value) if isinstance(value, Sequence) else 0
-        target.push_list(_pack_sequence(device, value, [description[1]] * count))
+        target.push_list(_pack_sequence(device, value, [description[1]] * len(value)))
     elif kind in _INTEGERS:
         target.push_int(_number(value, kind, int))
     elif kind in _FLOATS:
