@@ -526,7 +526,8 @@ class Session(Observable, Finalized, Remade):
         for function in self._functions.values():
             function.close()
         if self._direct_calls is not None:
-            self._direct_calls.close()
+            with self._context.invoker.entrance():  # a thread that finds it closed may have the lock
+                self._direct_calls.close()
             self._direct_calls = None
         for part in (*self._owned, self._sandbox):
             if part is not None:

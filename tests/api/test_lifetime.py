@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -23,6 +24,7 @@ from jitree.hal.heap import HeapAllocator
 from jitree.vmfb.decode import BytecodeModule
 from tests.api.direct import direct, needs_machine_code, prepare_calls
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, STATE
+from tests.hal.helpers import TIMEOUT, wait_until
 
 X = np.arange(4, dtype=np.float32)
 
@@ -81,6 +83,55 @@ def test_arrays_that_are_dropped_after_closing_leave_nothing(device: str) -> Non
     gc.collect()
     assert table.live_count == 2 and allocator.kept_bytes == 0
     assert np.array_equal(np.asarray(kept[0]), small)
+
+
+@needs_machine_code
+def test_closing_waits_for_a_thread_that_finds_it_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a thread has the lock for a moment when the context is closed, and looks at nothing. What was
+    dropped meanwhile is taken back all the same."""
+    session = Session("local-sync", tier="fast")
+    prepare_calls()
+    kept = [direct(session.load(ECHO).e1_f32, X)(X)]
+    context, close, has_closed = session.context, session.context.close, threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+
+        def close_and_drop() -> None:
+            close()
+            _hold(pool, context.invoker.lock, lambda: has_closed.wait(0.1))
+            kept.clear()
+
+        monkeypatch.setattr(context, "close", close_and_drop)
+        session.close()
+        has_closed.set()
+    assert context.table.live_count == 0
+
+
+@needs_machine_code
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+def test_arrays_that_are_dropped_while_a_thread_finds_it_closed_leave_nothing(device: str) -> None:
+    session = Session(device, tier="fast")
+    prepare_calls()
+    kept = [direct(session.load(ECHO).e1_f32, X)(X)]
+    session.close()
+    table, is_dropped = session.context.table, threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        _hold(pool, session.context.invoker.lock, lambda: is_dropped.wait(TIMEOUT))
+        kept.clear()
+        is_dropped.set()
+    wait_until(lambda: table.live_count == 0)
+
+
+def _hold(pool: ThreadPoolExecutor, lock: threading.RLock, until: Callable[[], object]) -> None:
+    """Has another thread take a lock, which it keeps until something has happened."""
+    is_taken = threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_taken.set()
+            until()
+
+    pool.submit(hold)
+    assert is_taken.wait(TIMEOUT)
 
 
 def test_closing_in_a_call_is_refused(session: Session) -> None:

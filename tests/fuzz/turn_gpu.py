@@ -50,7 +50,7 @@ class Gpus(Shared):
     def close(self) -> None:
         del self.array
         gc.collect()
-        self.session.close()
+        self.close_session()
         self._handles = self.session.context.table.live_count
         del self.session
         while self.devices:

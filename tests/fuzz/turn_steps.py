@@ -37,7 +37,7 @@ class Processor(Shared):
     def close(self) -> None:
         self.array = None
         gc.collect()
-        self.session.close()
+        self.close_session()
 
     def left(self) -> list[str]:
         count = self.session.context.table.live_count

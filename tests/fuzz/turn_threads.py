@@ -8,6 +8,7 @@ import selectors
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 from traceback import format_tb
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 import jitree
+from jitree.api.calls.native.handle_owners import Keeper
 from jitree.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -84,6 +86,13 @@ class Shared:
     @abstractmethod
     def close(self) -> None:
         """Ends all of it."""
+
+    def close_session(self) -> None:
+        """Closes it, and waits for threads that take back what was dropped while another one had its lock."""
+        self.session.close()
+        name = Keeper.collect_later.__name__
+        if later := [actor for actor in self.turns.actors if actor.name == name and not actor.is_done]:
+            self.turns.wait(lambda: all(actor.is_done for actor in later), inf, name)
 
     @abstractmethod
     def left(self) -> list[str]:

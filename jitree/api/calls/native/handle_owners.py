@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from _thread import start_new_thread
 from array import array
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, MOST_AHEAD, Ahead, Owners
-from jitree.base.finalizers import with_lock
+from jitree.base.finalizers import object_at, with_lock
 from jitree.codegen.record import size_of, words_of
 from jitree.regs.layout import OWNER_CODE, STATE, Entry, GateRecord
 
@@ -133,6 +135,11 @@ class Keeper:
         self._words[_OWNERS.large] = 0
         self.collect()
 
+    def collect_later(self) -> None:
+        """Collects when the lock is free. Nothing waits for this thread, which has no other lock."""
+        with self.lock:
+            self.collect()
+
     def _drop_copies(self) -> None:
         words = self._ahead
         for start in range(0, len(words), size_of(Ahead) // 8):
@@ -153,20 +160,30 @@ def _attend(
 ) -> None:
     """Notes a large array that was given back, or makes room. With a ``handle`` there is no more room to note
     those that are. It refers to the GATE record and not to the context: owners keep what they lead to, which
-    the garbage collector does not see."""
+    the garbage collector does not see.
+
+    Where another thread has the lock, or this one a call, the next call takes it back. A closed session has
+    no next call, and who has its lock may be past all that looks: a thread waits for the lock then. What
+    waits here may have the lock that the other thread wants."""
+    is_closed = not ctypes.c_int64.from_address(record + _OWNERS.large * 8).value
     if handle:
         table.deferred.append((handle,))
 
-    def take_back() -> None:
-        if gate[_GATE.nesting] == 0:
-            handle_pool, state = table.handle_pool, array("q", bytes(STATE.size))
-            place = state.buffer_info()[0] + STATE["released"]
-            interface.take_back(record, 0 if handle_pool is None else handle_pool.record, place)
-            table.drain(memoryview(state))
-            if handle_pool is not None:
-                handle_pool.settle()
-                if not ctypes.c_int64.from_address(record + _OWNERS.large * 8).value:
-                    table.drain_deferred()
-                    cast("HandlePool", handle_pool).trim()  # no call wants it
+    def take_back() -> bool:
+        if gate[_GATE.nesting]:
+            return False
+        handle_pool, state = table.handle_pool, array("q", bytes(STATE.size))
+        place = state.buffer_info()[0] + STATE["released"]
+        interface.take_back(record, 0 if handle_pool is None else handle_pool.record, place)
+        table.drain(memoryview(state))
+        if handle_pool is not None:
+            handle_pool.settle()
+            if is_closed:
+                table.drain_deferred()
+                cast("HandlePool", handle_pool).trim()  # no call wants it
+        return True
 
-    with_lock(lock, take_back)
+    if not with_lock(lock, take_back) and is_closed:
+        keeper: Keeper = object_at(ctypes.c_int64.from_address(record + _OWNERS.keeper * 8).value)
+        with suppress(RuntimeError):  # the system gives none: the next one that dies takes it along
+            start_new_thread(keeper.collect_later, ())
