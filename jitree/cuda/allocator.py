@@ -368,7 +368,9 @@ class CudaAllocator(LendingAllocator):
 
     def _collect_until(self, done: float) -> None:
         """As :meth:`_collect`. ``done``: the newest submission that is. Where it is interrupted, the next one
-        goes on; a finalizer that runs meanwhile leaves it alone."""
+        goes on; a finalizer or a signal's handler that runs meanwhile leaves it alone."""
+        if self._is_collecting:
+            return
         device, pinned = self._device, self._pinned
         try:
             self._is_collecting = True
