@@ -164,8 +164,9 @@ def uninterrupted(action: Callable[[], object]) -> Callable[[], object]:
 
 
 def repeated(action: Callable[[], object]) -> Callable[[], object]:
-    """Makes a finalizer of an action that is begun again where it is interrupted. The rest is as in
-    :func:`uninterrupted`. Each step of the action is marked as done with it, or after it."""
+    """Makes a finalizer of an action that begins again where it is interrupted.
+
+    As :func:`uninterrupted`. Each of its steps is marked as done with it, or after it."""
     return _attempted(action, _MOST_ATTEMPTS)
 
 

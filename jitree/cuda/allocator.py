@@ -368,7 +368,9 @@ class CudaAllocator(LendingAllocator):
 
     def _collect_until(self, done: float) -> None:
         """As :meth:`_collect`. ``done``: the newest submission that is. Where it is interrupted, the next one
-        goes on; a finalizer that runs meanwhile leaves it alone."""
+        goes on; a finalizer or a signal's handler that runs meanwhile leaves it alone."""
+        if self._is_collecting:
+            return
         device, pinned = self._device, self._pinned
         try:
             self._is_collecting = True
@@ -406,7 +408,7 @@ _REGISTER_MAPPED: Final = 0x2
 
 
 def _give_back(pool: _Pool, pieces: list[Piece]) -> None:
-    """Puts a piece on the list of what has come back. Functions in C do that in one step."""
+    """Lists a piece as one that has come back, in one step."""
     allocator = pool.owner
     pool.returned.extend(zip(map(pieces.pop, repeat(-1, len(pieces))), repeat(allocator._stream.tick)))
     if allocator._closed and not allocator._is_collecting:

@@ -7,12 +7,10 @@ have any sizes and are not joined again; a region goes back to the driver when n
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort_left
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from jitree.cuda.context import CudaContext
@@ -34,8 +32,12 @@ _PORTABLE: Final = 0x1
 """Pinned for every context of the process."""
 _DEVICE_MAP: Final = 0x2
 
+_LAST: Final = slice(-1, None)
+_BEHIND: Final = slice(1 << 62, None)
+"""Where a list ends, and goes on."""
 _CAPACITY: Final = attrgetter("capacity")
-_PIECE: Final = itemgetter(0)
+_IS_USED: Final = attrgetter("slab.live")
+_LIVE: Final = attrgetter("live")
 
 
 class Region(NamedTuple):
@@ -81,13 +83,14 @@ class Piece:
     memory_type: int = 0
     is_counted: bool = False
     """As these: whether its user counts it."""
-    is_taken: bool = False
-    """Whether its region counts it as used. An interrupt may leave that to a free piece for a while."""
 
 
 class Suballocator:
-    """Cuts regions into pieces, under its owner's lock. A piece goes from one list to another in C, in one
-    step: wherever an interrupt comes, it is in one of them."""
+    """Cuts regions into pieces, under its owner's lock.
+
+    A piece goes from one list to another by statements that call nothing: wherever an interrupt comes, it is
+    in one of them, and a signal's handler, which may take and drop pieces, finds them as they are.
+    """
 
     def __init__(self, source: RegionSource, region_size: int) -> None:
         """``region_size``: bytes of the regions for pieces that are small compared with it."""
@@ -108,57 +111,52 @@ class Suballocator:
         capacity = self._capacity(size)
         is_large = capacity > self._largest_small
         free = self._large if is_large else self._free.get(capacity, [])
-        index = self._find_large(capacity) if is_large else len(free) - 1
-        if index is None or index < 0:
-            self._cut(capacity, is_large, owner)
+        place = self._find_large(capacity) if is_large else _LAST
+        found = free[place]  # nothing is called from here on
+        if found and found[0].capacity >= capacity:
+            found[0].slab.live += 1
+            owner[_BEHIND], free[place] = found, ()
         else:
-            piece = free[index]
-            piece.slab.live += not piece.is_taken
-            piece.is_taken = True
-            owner.extend(map(free.pop, (index,)))
+            self._cut(capacity, is_large, owner)
         return owner[-1]
 
     def has_free(self, size: int) -> bool:
         """Whether :meth:`take` needs no new region."""
         capacity = self._capacity(size)
         if capacity > self._largest_small:
-            return self._find_large(capacity) is not None
+            return bool(self._large[self._find_large(capacity)])
         if self._free.get(capacity):
             return True
         return bool(self._slabs) and self._slabs[-1].used + capacity <= self._slabs[-1].region.size
 
     def take_back(self, returned: deque[tuple[Piece, int]]) -> None:
-        """Takes the first of pieces that have come back."""
+        """Takes the first of pieces that have come back. Only this takes any off that list."""
         piece = returned[0][0]
-        if self._is_over:
-            _settle(piece)
-            self._slabs += [] if piece.slab.live else [piece.slab]  # twice does no harm
-            returned.popleft()
-            return
-        next(map(self._place(piece), map(_PIECE, iter(returned.popleft, None))))
-        _settle(piece)
-
-    def _place(self, piece: Piece) -> Callable[[Piece], object]:
-        """What puts it among the free ones."""
-        if piece.capacity * _OWN_REGION > self._region_size:
-            return partial(insort_left, self._large, key=_CAPACITY)
-        return self._free.setdefault(piece.capacity, []).append
+        slab, free, place = piece.slab, self._large, _BEHIND.start
+        if piece.capacity > self._largest_small:
+            place = bisect_left(free, piece.capacity, key=_CAPACITY)
+        else:
+            free = self._free.setdefault(piece.capacity, [])
+        slab.live -= 1  # nothing is called from here on
+        if not self._is_over:
+            free[place:place] = (piece,)
+        elif not slab.live:
+            self._slabs += (slab,)
+        del returned[0]
 
     def trim(self) -> None:
         """Gives regions without a piece in use back to the driver."""
         while self._large:
             self._source.free(self._large.pop().slab.region)
-        for pieces in self._free.values():
-            for piece in pieces:
-                _settle(piece)
         idle = [slab for slab in self._slabs if not slab.live]
         if not idle:
             return
-        for capacity, pieces in list(self._free.items()):
-            self._free[capacity] = [piece for piece in pieces if piece.slab.live]
-        self._slabs = [slab for slab in self._slabs if slab.live]  # last: the next trim does what is left
+        for pieces in list(self._free.values()):
+            pieces[:] = filter(_IS_USED, pieces)
+        self._slabs[:] = filter(_LIVE, self._slabs)  # last: the next trim does what is left
         for slab in idle:
-            self._source.free(slab.region)
+            if not slab.live:
+                self._source.free(slab.region)
 
     def end(self) -> None:
         """Gives back as :meth:`trim`, and forgets the other regions: one goes back by the :meth:`trim` after
@@ -183,40 +181,36 @@ class Suballocator:
 
     def _cut(self, capacity: int, is_large: bool, owner: list[Piece]) -> None:
         slab = self._slabs[-1] if self._slabs and not is_large else None
-        if slab is None or slab.used + capacity > slab.region.size:
+        is_new = slab is None or slab.used + capacity > slab.region.size
+        if slab is None or is_new:
             slab = _Slab(self._reserve(capacity if is_large else self._region_size))
-            if not is_large:
+        offset, slab.used, slab.live = slab.used, slab.used + capacity, slab.live + 1
+        try:  # others may cut it from here on: a signal's handler
+            if is_new and not is_large:
                 self._slabs.append(slab)
-        piece = _piece(slab, slab.used, capacity)
-        piece.is_taken = True
-        slab.live += 1
-        slab.used += capacity
-        owner.append(piece)  # no interrupt comes between these
+            piece = _piece(slab, offset, capacity)
+        except BaseException:
+            slab.live -= 1
+            raise
+        owner[_BEHIND] = (piece,)
 
     def _reserve(self, size: int) -> Region:
         region = self._source.allocate(size)
         self.reserved += region.size
         return region
 
-    def _find_large(self, capacity: int) -> int | None:
-        """The smallest that fits, if that wastes little."""
+    def _find_large(self, capacity: int) -> slice:
+        """Where the smallest is that fits, if that wastes little."""
         index = bisect_left(self._large, capacity, key=_CAPACITY)
         if index == len(self._large) or self._large[index].capacity > capacity + capacity // _WASTE:
-            return None
-        return index
+            return _BEHIND
+        return slice(index, index + 1)
 
 
 def _piece(slab: _Slab, offset: int, capacity: int) -> Piece:
     region = slab.region
     host_address = None if region.host_address is None else region.host_address + offset
     return Piece(region.address + offset, host_address, capacity, slab)
-
-
-def _settle(piece: Piece) -> None:
-    """Has its region count it no more."""
-    if piece.is_taken:
-        piece.slab.live -= 1
-        piece.is_taken = False
 
 
 def free(region: Region) -> None:

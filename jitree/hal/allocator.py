@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from jitree.base.arguments import integer, integers, shown
 from jitree.base.finalizers import SharedWeakSet, Unique
@@ -103,6 +104,9 @@ class AllocatorStatistics(NamedTuple):
         return "\n".join(lines) + "\n"
 
 
+Item = TypeVar("Item")
+
+
 class Accounting:
     """Counts for :class:`AllocatorStatistics`, under a lock of its owner."""
 
@@ -121,6 +125,18 @@ class Accounting:
 
     def freed(self, memory_type: int, size: int) -> None:
         self.counts[4 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 1] += size
+
+    def take_back(self, returned: deque[tuple[Item, int, int]]) -> Item | None:
+        """Takes the first block that has come back off its list, counted.
+
+        With it are its memory type and its size. No interrupt comes between the two steps, nor does a
+        signal's handler, which may take memory itself."""
+        if not returned:
+            return None
+        block, memory_type, size = returned[0]
+        self.counts[4 if memory_type & _HOST_LOCAL == _HOST_LOCAL else 1] += size
+        returned.popleft()
+        return block
 
     @property
     def live(self) -> int:

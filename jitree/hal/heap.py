@@ -327,10 +327,7 @@ class HeapAllocator(LendingAllocator):
 
     def _collect(self) -> None:
         """Moves returned blocks to the free lists; the caller holds the lock."""
-        while self._returned:  # only this method, under the lock, takes anything out
-            block, memory_type, size = self._returned[0]
-            self._accounting.freed(memory_type, size)
-            self._returned.popleft()  # no interrupt comes between the two
+        while self._returned and (block := self._accounting.take_back(self._returned)):
             self._put(block)
         while self._uncharged:
             self._charged -= self._uncharged[0]

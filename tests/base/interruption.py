@@ -63,6 +63,21 @@ class Interruption:
         return False
 
 
+class Handler(Interruption):
+    """Calls something at the place, as a signal's handler in Python may, and raises nothing."""
+
+    def __init__(self, place: int, handle: Callable[[], object]) -> None:
+        super().__init__(place)
+        self._handle = handle
+
+    def _look(self, frame: FrameType, event: str, argument: Any) -> None:
+        if self.left > 0 and frame.f_code.co_filename.startswith(PACKAGE):
+            try:
+                super()._look(frame, event, argument)
+            except KeyboardInterrupt:
+                self._handle()
+
+
 class AtJump(Interruption):
     """As :class:`Interruption`, at a place where a loop of the package begins again."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,27 +165,47 @@ def _generate(data: bytes) -> Generated:
     return made((data[-1], 1, 300 + data[-1], 1000, 1, 300 + data[-1]))
 
 
-def test_a_builder_compiles_what_is_alike_once(
-    compiled: list[Unit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+_KEYS = [bytes((number,) * KEY_SIZE) for number in range(12)]
+
+
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
+    """Of images that are alike."""
     monkeypatch.setenv("JITREE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(build, "generate", lambda recipe: _generate(*recipe.data))
     monkeypatch.setattr(build, "available_processors", lambda: 2)
     generator = f"{_LIKE}:generate"
-    recipes = [
+    return [
         Recipe("named", str(number), generator, 1.0, (bytes((9,) * 999 + (number,)),)) for number in range(12)
     ]
-    keys = [bytes((number,) * KEY_SIZE) for number in range(12)]
+
+
+def built(recipes: list[Recipe]) -> list[build._Outcome]:
     work = WorkList.create(12)
     work.order(reversed(range(12)))
-    outcomes = build._ImageWorker(recipes, keys, build.target_here()).run(work)
+    outcomes = build._ImageWorker(recipes, _KEYS, build.target_here()).run(work)
     work.close()
+    return outcomes
+
+
+def test_a_full_disk_ends_a_builder_at_the_first_image(
+    compiled: list[Unit], recipes: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(cache, "store_here", store)
+    assert [outcome.code for outcome in built(recipes) if outcome.code] == [errno.ENOSPC]
+
+
+def test_a_builder_compiles_what_is_alike_once(compiled: list[Unit], recipes: list[Recipe]) -> None:
+    outcomes = built(recipes)
     assert sorted(outcome.number for outcome in outcomes) == list(range(12))
     assert [(outcome.number, outcome.failure) for outcome in outcomes if outcome.failure] == [
         (0, "ValueError: this one fails")
     ]
     assert len(compiled) == 1
     for number in range(1, 12):
-        flat = cache.load(recipes[number], keys[number])
+        flat = cache.load(recipes[number], _KEYS[number])
         assert flat is not None
         assert SimpleNamespace(**map_image(flat).addresses).f

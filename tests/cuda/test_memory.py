@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 from collections import deque
+from collections.abc import Iterable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -23,10 +25,11 @@ from jitree.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
 )
+from jitree.hal.buffer import Buffer
 from jitree.hal.enums import BufferCompatibility, MemoryAccess, MemoryType
 from jitree.hal.fence import Fence
 from jitree.hal.heap import HeapAllocator
-from tests.base.interruption import PACKAGE, Interruption, interruptions
+from tests.base.interruption import PACKAGE, Handler, Interruption, interruptions
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
 
@@ -187,6 +190,47 @@ def test_no_piece_is_lost_wherever_an_interrupt_comes(
         assert not (allocator._accounting.live or allocator._pinned_bytes or allocator.kept_bytes)
         places += 1
     assert places > 20
+
+
+@pytest.mark.parametrize("memory_type", [DEVICE_LOCAL, STAGING])
+def test_no_piece_is_given_twice_wherever_a_handler_takes_and_drops_some(
+    fake: FakeDriver, device: CudaDevice, memory_type: int
+) -> None:
+    """A signal's handler runs on the thread that has the lock, in between."""
+    allocator, live = allocator_of(device), dict[int, Buffer]()
+
+    def take(*sizes: int) -> None:
+        for size in sizes:
+            buffer = allocator.allocate(memory_type, 0, size)
+            live[id(buffer)] = buffer
+
+    def drop(kept: int) -> None:
+        while len(live) > kept:
+            live.popitem()
+
+    def handle() -> None:
+        take(64, 20 << 20, 64)
+        live.popitem()
+        require_apart(live.values())
+
+    def work() -> None:
+        take(64, 64, 20 << 20, 5000)
+        drop(2)
+        take(64, 20 << 20, 5000)
+        require_apart(live.values())
+
+    for interruption in interruptions(24, partial(Handler, handle=handle)):
+        interruption.during(work)
+        require_apart(live.values())
+        drop(0)
+        allocator.trim()
+        device.context.release_discarded()
+        assert not (fake.allocations or allocator._accounting.live or allocator._pinned_bytes)
+
+
+def require_apart(buffers: Iterable[Buffer]) -> None:
+    spans = sorted((buffer.address, buffer.byte_length) for buffer in buffers)
+    assert all(address + size <= following for (address, size), (following, _) in itertools.pairwise(spans))
 
 
 def allocator_of(device: CudaDevice) -> CudaAllocator:

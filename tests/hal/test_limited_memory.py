@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from jitree.base import cancel_scopes
 from jitree.base.copying import PART
 from jitree.codegen import image
 from jitree.errors import CancelledError, ResourceExhaustedError
+from jitree.hal.buffer import Buffer
 from jitree.hal.heap import HeapAllocator
 from jitree.modules.hal.native import RECIPE
-from tests.base.interruption import interruptions
+from tests.base.interruption import Handler, interruptions
 from tests.modules.hal_programs import BUFFERS, DEVICE, DEVICE_LOCAL, NULL, ROWS, USAGE, Program
 
 TIERS = ("plain", "fast")
@@ -142,6 +144,25 @@ def test_an_interrupt_leaves_no_memory_counted_that_is_free() -> None:
         kept = [allocator.allocate(0, 0, 64) for _ in range(3)]
         kept.clear()
         interruption.during(lambda allocator=allocator: allocator.kept_bytes)  # type: ignore[misc]
+        assert allocator.kept_bytes and not allocator._accounting.live, f"at place {interruption.place}"
+        places += 1
+    assert places > 3
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 20])
+def test_what_comes_back_counts_once_wherever_a_handler_takes_memory(limit: int | None) -> None:
+    """A signal's handler runs on the thread that has the lock, in between."""
+    places, kept = 0, list[Buffer]()
+
+    def handle() -> None:
+        kept.append(allocator.allocate(0, 0, 5000))
+
+    for interruption in interruptions(16, partial(Handler, handle=handle)):
+        allocator = HeapAllocator(limit)
+        kept += [allocator.allocate(0, 0, 64) for _ in range(3)]
+        kept.clear()
+        interruption.during(lambda allocator=allocator: allocator.allocate(0, 0, 64))  # type: ignore[misc]
+        kept.clear()
         assert allocator.kept_bytes and not allocator._accounting.live, f"at place {interruption.place}"
         places += 1
     assert places > 3

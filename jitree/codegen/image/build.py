@@ -215,6 +215,8 @@ class _ImageWorker:
             with self._outcome(number):
                 built = build_like(generated, self._target, shapes)
                 cache.store_here(self._recipes[number], self._keys[number], built)
+            if self._outcomes[-1].code:
+                return False
         return not any(outcome.code for outcome in self._outcomes)
 
     @contextmanager
