@@ -12,6 +12,7 @@ import struct
 import sys
 import zipfile
 import zlib
+from itertools import pairwise
 from lzma import LZMAError
 from pathlib import Path
 from tokenize import TokenError
@@ -31,6 +32,9 @@ _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
 _SUFFIX: Final = ".npy"
 _MOST_BYTES: Final = 1 << 63
 """Of the elements of an array: no array has as many."""
+_MAXIMUM_RANK: Final = 64
+_COMPRESSIONS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those that numpy writes. Others make gigabytes of a few bytes before a header is there."""
 
 
 DAMAGE: Final = (
@@ -138,6 +142,7 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
     try:
         archive = zipfile.ZipFile(_ViewReader(file.view))
         members = archive.infolist()
+        _check_apart(members)
         return [_member(file, archive, member) for member in members]
     except errors.StatusError:
         raise
@@ -147,10 +152,24 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
         raise errors.UnimplementedError(f"this numpy archive cannot be read: {error}") from None
 
 
+def _check_apart(members: list[zipfile.ZipInfo]) -> None:
+    """INVALID_ARGUMENT where members share bytes: a small file would have any number of them."""
+    for one, other in pairwise(sorted(members, key=lambda member: member.header_offset)):
+        if one.header_offset + _LOCAL_HEADER.size + one.compress_size > other.header_offset:
+            raise errors.InvalidArgumentError(
+                f"'{one.filename}' and '{other.filename}' in the archive overlap: it is damaged"
+            )
+
+
 def _member(file: ParameterFile, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> ParameterEntry:
     key = member.filename.removesuffix(_SUFFIX)
     if key == member.filename:
         raise errors.InvalidArgumentError(f"'{key}' in the archive is no numpy array (.npy)")
+    if member.compress_type not in _COMPRESSIONS:
+        raise errors.UnimplementedError(
+            f"parameter '{key}' is compressed in a way that numpy does not write; write the archive by "
+            "numpy.savez or numpy.savez_compressed"
+        )
     if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
         return _stored(file, key, _member_start(file.view, member), member.file_size)
     with errors.error_context(f"parameter '{key}'"), archive.open(member) as stream:
@@ -175,11 +194,11 @@ def _member(file: ParameterFile, archive: zipfile.ZipFile, member: zipfile.ZipIn
 
 def _member_start(view: memoryview, member: zipfile.ZipInfo) -> int:
     """Where the bytes of a stored member begin in the file."""
-    check_range(f"'{member.filename}'", member.header_offset, 30, len(view))
+    check_range(f"'{member.filename}'", member.header_offset, _LOCAL_HEADER.size, len(view))
     signature, name, extra = _LOCAL_HEADER.unpack_from(view, member.header_offset)
     if signature != b"PK\3\4":
         raise errors.InvalidArgumentError(f"'{member.filename}' is not where the archive says")
-    return int(member.header_offset) + 30 + int(name) + int(extra)
+    return int(member.header_offset) + _LOCAL_HEADER.size + int(name) + int(extra)
 
 
 def _stored(file: ParameterFile, key: str, start: int, size: int) -> ParameterEntry:
@@ -217,6 +236,10 @@ def _read_header(start: bytes) -> _Header:
         raise errors.UnimplementedError(f"arrays of Python objects ({dtype}) are not read")
     if any(dimension < 0 for dimension in shape):
         raise errors.InvalidArgumentError(f"no numpy array: shape {shape}")
+    if len(shape) > _MAXIMUM_RANK:
+        raise errors.InvalidArgumentError(
+            f"no numpy array: it claims {len(shape)} dimensions; at most {_MAXIMUM_RANK}"
+        )
     if dtype.subdtype is not None or math.prod(shape) * dtype.itemsize >= _MOST_BYTES:
         raise errors.InvalidArgumentError(f"no numpy array: {shape} of {dtype}")
     return _Header(tuple(map(int, shape)), fortran_order, dtype, whole.tell())

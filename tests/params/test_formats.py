@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 import struct
@@ -210,6 +211,34 @@ def test_bad_npz(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     with pytest.raises(InvalidArgumentError, match=r"parameter 'w' of .*a\.npz' is damaged"):
         load(path)["w"].contents()
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_compressions_that_numpy_does_not_write(tmp_path: Path, compression: int) -> None:
+    """A header of bzip2's took as much memory and time as 4 kB of its blocks become: gigabytes."""
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("a.npy", b"\x93NUMPY")
+    with pytest.raises(UnimplementedError, match=r"'a' is compressed in a way .* write the archive by numpy"):
+        load(path)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_members_that_share_bytes(tmp_path: Path, compression: int) -> None:
+    path, array = tmp_path / "a.npz", io.BytesIO()
+    np.save(array, np.zeros(0))
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("a.npy", array.getvalue())
+        other = copy.copy(archive.filelist[0])
+        other.filename = "b.npy"
+        archive.filelist.append(other)
+    refused(path, path.read_bytes(), r"'a\.npy' and 'b\.npy' in the archive overlap")
+
+
+def test_arrays_of_more_dimensions_than_there_can_be(tmp_path: Path) -> None:
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {(0,) * 65}}}\n".encode()
+    head = b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text
+    refused(tmp_path / "a.npy", head, "claims 65 dimensions; at most 64")
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

@@ -197,6 +197,11 @@ TESTS = {
         "params/test_irpa.py::test_small_files_that_claim_much",
         "params/test_formats.py::test_bad_safetensors",
     ],
+    "A numpy archive (npz)": [
+        "params/test_formats.py::test_compressions_that_numpy_does_not_write",
+        "params/test_formats.py::test_members_that_share_bytes",
+        "params/test_formats.py::test_arrays_of_more_dimensions_than_there_can_be",
+    ],
     "A finalizer of the caller's that called a session": [
         "regs/test_handles.py::test_a_finalizer_that_drops_references_while_some_are_dropped"
     ],
