@@ -7,16 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from jitree.codegen.image import shipped
+from jitree.base.platform import processor
+from jitree.codegen.image import cache, shipped
 from jitree.codegen.image.build import level_target
 from jitree.codegen.image.compile import compile_unit
 from jitree.codegen.image.flat import decode_trusted
 from jitree.codegen.image.generated import STRAIGHT, Unit
+from jitree.codegen.image.keys import key_of
 from jitree.tools.cache import own_recipes
 from tests.aarch64 import asking
 
@@ -67,3 +70,20 @@ def test_a_changed_copy_of_the_package_builds_inside(tmp_path: Path) -> None:
     build.build = lambda generated, target: generated  # type: ignore[attr-defined]
     asking.build_outside(build)
     assert build.build(build.generate(own_recipes()[0]), TARGET) == "generated"
+
+
+def test_a_builder_stores_what_is_built_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(processor, "kept", processor.kept[:])  # the module below adds to it
+    found = find_spec("jitree.codegen.image.build")
+    assert found is not None and found.loader is not None
+    build = module_from_spec(found)
+    found.loader.exec_module(build)
+    recipe = own_recipes()[0]
+    parts = b"code", b"", {"entry": 0}, b"notes"
+    monkeypatch.setattr(asking, "ask", lambda kind, *operands: parts)
+    asking.build_outside(build)
+    with cache.kept_in(str(tmp_path)):
+        worker = build._ImageWorker([recipe], [key_of(recipe)], TARGET)
+        assert worker._build([0]) and not worker._outcomes[0].failure
+        stored = cache.load(recipe, key_of(recipe))
+    assert stored is not None and stored.entries == parts[2] and bytes(stored.notes) == parts[3]

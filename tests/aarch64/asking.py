@@ -84,6 +84,8 @@ def build_outside(build: ModuleType) -> None:
         return made
 
     build.generate, build.build = (lambda recipe: recipe), build_image  # type: ignore[attr-defined]
+    build.shapes_of = lambda made: []  # type: ignore[attr-defined]  # of x86-64 alone, and made are recipes
+    build.build_like = lambda recipe, target, shapes: build_image(recipe, target)  # type: ignore[attr-defined]
 
 
 class _Finder:

@@ -281,7 +281,7 @@ def test_a_stream_that_machine_code_is_in_outlives_its_device(
         device.context.release_discarded()
         assert number in fake.streams
     entered.ask(bool)
-    assert number not in fake.streams and not stream_share._ended
+    assert number not in fake.streams and entered not in stream_share._ended
 
 
 # -- threads -----------------------------------------------------------------------------------------------

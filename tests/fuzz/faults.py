@@ -12,6 +12,7 @@ import builtins
 import errno
 import gc
 import os
+import stat
 import tempfile
 import threading
 from collections import Counter
@@ -53,6 +54,7 @@ class Place(NamedTuple):
 
 
 _OPEN: Final = builtins.open
+_WRITE: Final = os.write
 _OPENING: Final = ((os, "open"), (builtins, "open"))
 PLACES: Final = {
     "mapping": Place(((platform, "_mapped"),), _system(errno.ENOMEM)),
@@ -87,9 +89,9 @@ def failing(place: Place, nth: int) -> Iterator[Asked]:
 
     def through(function: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*arguments: Any, **named: Any) -> Any:
-            is_open = arguments and isinstance(arguments[0], int) and function is _OPEN
-            asked.times += not is_open  # a descriptor becomes a file without the system
-            if asked.times == nth and not is_open:
+            counts = _may_refuse(function, arguments)
+            asked.times += counts
+            if asked.times == nth and counts:
                 raise place.refusal()
             return function(*arguments, **named)
 
@@ -100,6 +102,13 @@ def failing(place: Place, nth: int) -> Iterator[Asked]:
             if hasattr(owner, name):
                 stack.enter_context(patch.object(owner, name, through(getattr(owner, name))))
         yield asked
+
+
+def _may_refuse(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """A descriptor becomes a file without the system, and what wakes a thread is not on a disk."""
+    if function is _WRITE:
+        return stat.S_ISREG(os.fstat(arguments[0]).st_mode)
+    return function is not _OPEN or not (arguments and isinstance(arguments[0], int))
 
 
 # -- actions ---------------------------------------------------------------------------------------------

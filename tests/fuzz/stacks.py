@@ -7,6 +7,7 @@ whose stack ends would end the process, after its name.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import traceback
@@ -26,7 +27,8 @@ from tests.assembler import Assembler
 from tests.dispatch.harness import compile_here
 from tests.security.programs import VMVX
 
-SMALLEST: Final = 64 << 10
+SMALLEST: Final = max(64 << 10, os.sysconf("SC_THREAD_STACK_MIN"))
+"""Of a thread: aarch64 allows none with less than 128 KiB."""
 X: Final = np.arange(4, dtype=np.float32)
 _N: Final = np.arange(64, dtype=np.float32)
 _IMAGE: Final = np.zeros((8, 8), np.float32)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from jitree.base.platform import threads
 from tests.dispatch.random_programs import program
 from tests.fuzz import peers, table
 from tests.fuzz.campaign import CASES, NAMES, campaign
@@ -129,6 +130,14 @@ def test_no_descriptor_that_is_open_is_refused(tmp_path: Path) -> None:
     with failing(PLACES["file, too many"], 2) as asked:
         open(os.open(tmp_path / "a", os.O_RDWR | os.O_CREAT), "wb").close()
     assert asked.times == 1
+
+
+def test_waking_a_thread_takes_no_room_on_a_disk() -> None:
+    """Helpers that wait are woken by a session's end: whether they do is a matter of time."""
+    parking = threads.Parking()
+    with failing(PLACES["disk, full"], 1) as asked:
+        parking.wake()
+    assert asked.times == 0
 
 
 def test_each_campaign_has_a_short_run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jitree.dispatch.native.nests import ahead, planner
+from jitree.dispatch.native.nests import ahead, planner, reductions
 from tests.dispatch.native.nests.checking import check, some_memory
 from tests.dispatch.native.nests.harness import Compiled
 from tests.dispatch.native.nests.programs import Body, Level, Text, only_nest, program
@@ -19,6 +19,7 @@ def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     accumulators, copies = request.param
     monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
     monkeypatch.setattr(planner, "copies", lambda: copies)
+    monkeypatch.setattr(reductions, "row_lanes", lambda: 16)
 
 
 def product(columns: int, strides: tuple[int, int]) -> Body:
