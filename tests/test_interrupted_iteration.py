@@ -21,9 +21,21 @@ from jitree.vmfb.cconv import parse
 from tests.sizes import FILES, PACKAGE, tree
 
 _STEPS = {"map", "filter", "starmap"}
-_IN_C = {"_CAPACITY", "_PIECE", "bool", "id", "int", "len", "max", "ref", "repr", "str", "sum", "type"}
-_GIVERS = {"_place", "methodcaller"}
-"""What gives a function in C: of an allocator's pieces, and of the standard library."""
+_IN_C = {
+    "_CAPACITY",
+    "_IS_USED",
+    "_LIVE",
+    "bool",
+    "id",
+    "int",
+    "len",
+    "max",
+    "ref",
+    "repr",
+    "str",
+    "sum",
+    "type",
+}
 _METHODS_IN_C = {
     "__contains__", "__delitem__", "__getitem__", "__setitem__", "acquire", "append", "get", "pop",
     "put", "rjust", "search",
@@ -40,16 +52,8 @@ def is_of_python(call: ast.Call) -> bool:
     if not isinstance(call.func, ast.Name) or call.func.id not in _STEPS or not call.args:
         return False
     stepped = call.args[0]
-    if isinstance(stepped, ast.Call):
-        giver = stepped.func
-        name = (
-            giver.id
-            if isinstance(giver, ast.Name)
-            else giver.attr
-            if isinstance(giver, ast.Attribute)
-            else ""
-        )
-        return name not in _GIVERS
+    if isinstance(stepped, ast.Call) and isinstance(stepped.func, ast.Name):
+        return stepped.func.id != "methodcaller"
     if isinstance(stepped, ast.Attribute):
         return stepped.attr not in _METHODS_IN_C
     if isinstance(stepped, ast.Constant):
