@@ -22,20 +22,8 @@ from tests.sizes import FILES, PACKAGE, tree
 
 _STEPS = {"map", "filter", "starmap"}
 _IN_C = {
-    "_CAPACITY",
-    "_IS_USED",
-    "_LIVE",
-    "bool",
-    "id",
-    "int",
-    "len",
-    "max",
-    "ref",
-    "repr",
-    "str",
-    "sum",
-    "type",
-}
+    "_CAPACITY", "_IS_USED", "_LIVE", "bool", "id", "int", "len", "max", "ref", "repr", "str", "sum", "type",
+}  # fmt: skip
 _METHODS_IN_C = {
     "__contains__", "__delitem__", "__getitem__", "__setitem__", "acquire", "append", "get", "pop",
     "put", "rjust", "search",
