@@ -33,7 +33,7 @@ from jitree.dispatch.native.ssa import (
     constant,
     operand,
 )
-from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, MATH_FUNCTIONS, MODULE, STATE
+from jitree.regs.layout import ACCESS_WRITE, ENTRY, KIND_BUFFER, LIBRARY_FUNCTIONS, MODULE, STATE
 
 Registers = dict[Variable, Value]
 _ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
@@ -62,7 +62,8 @@ class Emitter(CheckedText):
         """``parameters`` (i64) come after the function's own."""
         super().__init__()
         self.filled: Container[Value] = ()
-        """Buffers that need not be zero when they are made: nothing in them is read before it is written."""
+        """Buffers that are not zero when they are made, until loops have written what they read. In front of
+        those, side exits zero them: the interpreter may write less."""
         self.borrowed: Container[Value] = ()
         """References that others keep (:mod:`~jitree.dispatch.native.reading`)."""
         self._parameters = parameters
@@ -276,7 +277,7 @@ class Emitter(CheckedText):
 
     def math(self, name: str) -> str:
         """The address of a C function."""
-        return self.library(MATH_FUNCTIONS.index(name))
+        return self.library(LIBRARY_FUNCTIONS.index(name))
 
     def library(self, index: int) -> str:
         """An entry of the table of C functions."""
@@ -324,6 +325,7 @@ class Emitter(CheckedText):
         """Adds a side exit in front of an instruction. ``fuel`` says in that block what is left of
         it; registers that are ``written`` are in the frame already."""
         with self.aside(label):
+            self._zero(registers)
             self.save(registers, instruction.live, written)
             left = fuel()
             record, pc = self.function.record, instruction.pc
@@ -332,6 +334,13 @@ class Emitter(CheckedText):
                 f"i64 {record}, i64 {pc}, i64 {left})"
             )
             self.do(f"ret {self.result_type} zeroinitializer")
+
+    def _zero(self, registers: Registers) -> None:
+        """Zeroes the buffers in registers that are yet to be filled."""
+        for value in dict.fromkeys(registers.values()):
+            if value in self.filled and value in self.buffers:
+                memset, name = self.math("memset"), value.name
+                self.do(f"call ptr {memset}(ptr {name}.address, i32 0, i64 {name}.length)")
 
     def save(self, registers: Registers, live: int, written: Iterable[Variable]) -> None:
         """Writes the live variables and all references to the frame."""

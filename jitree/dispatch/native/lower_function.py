@@ -328,7 +328,7 @@ def lower_cut_function(
     emitter.borrowed = borrowed
     by_header = {part.nest.loop.header: number for number, part in enumerate(cut.nests)}
     inside = {block for part in cut.nests for block in part.nest.loop.blocks}
-    emitter.filled = cut.filled
+    emitter.filled = cut.filled - _stored_first(function, cut)
     emitter.headers = {header: nest_label(header) for header in by_header}
     nests = _CutNests(emitter, cut)
     for block in function.blocks:
@@ -341,6 +341,17 @@ def lower_cut_function(
         else:
             lower_block(emitter, block, callees)
     return emitter.text()
+
+
+def _stored_first(function: SsaFunction, cut: Cut) -> set[Value]:
+    """The buffers that are stored to in front of all nests: a side exit there may not zero them."""
+    return {
+        instruction.operands[0]
+        for block in function.blocks
+        if block.order < cut.nests[0].nest.loop.header.order
+        for instruction in block.instructions
+        if instruction.mnemonic.startswith("buffer.store.")
+    }
 
 
 class _CutNests:
@@ -393,6 +404,7 @@ class _CutNests:
         emitter = self._emitter
         start, end, going = self._decide(writer)
         emitter.raw(writer.taken())
+        emitter.filled = ()
         for part, begun, effects in zip(self._cut.nests, self._begun, self._effects, strict=True):
             text = begun.writer
             here, after = text.fresh("loops"), text.fresh("after")

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from jitree.base.platform import processor
+from jitree.codegen import image
+from jitree.codegen.image import shipped
+from jitree.codegen.image.build import level_target
 from jitree.dispatch.native import lower_function
 from jitree.dispatch.native.nests.cutting import Cut, best_cut
 from jitree.dispatch.native.nests.passes import Nest
 from jitree.dispatch.native.ssa import Value
-from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
+from jitree.loaders.vmvx import context
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, SPANS
+from jitree.regs.memory import MemoryBlock
 from tests.assembler import Assembler
+from tests.emulation import examples
 from tests.hal.native_kernels import aligned
-from tests.loaders.vmvx.cut_programs import KernelText, compiled, run_whole
+from tests.loaders.vmvx import cut_programs
+from tests.loaders.vmvx.cut_programs import KernelText, compiled, most_parts, run_parts, run_whole
 from tests.loaders.vmvx.programs import load
 from tests.loaders.vmvx.test_parts import same
 
@@ -52,25 +64,40 @@ def _rest_of_rows(columns: int) -> KernelText:
     return text
 
 
-def test_parts_clear_no_scratch_memory_that_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part would clear all of it, which takes longer than a small part; here the rows of the last
-    workgroup decide how much is filled."""
-    cuts: list[Cut | None] = []
+@pytest.fixture
+def cuts(monkeypatch: pytest.MonkeyPatch) -> list[Cut]:
+    """How kernels are cut from now on, one after the other."""
+    found: list[Cut] = []
 
     def noted(nests: Sequence[Nest], scratch: set[Value]) -> Cut | None:
-        cuts.append(best_cut(nests, scratch))
-        return cuts[-1]
+        cut = best_cut(nests, scratch)
+        found.extend([cut] if cut is not None else [])
+        return cut
 
     monkeypatch.setattr(lower_function, "best_cut", noted)
+    return found
+
+
+def test_parts_clear_no_scratch_memory_that_is_filled(cuts: list[Cut]) -> None:
+    """Each part would clear all of it, which takes longer than a small part; here the rows of the last
+    workgroup decide how much is filled."""
     image = np.random.default_rng(5).normal(0, 1, 40 * 22).astype(np.float32)
     assert same(_rest_of_rows(20), 3, (), [aligned(image), aligned(np.zeros(800, np.float32))]) > 1
-    assert [len(cut.filled) for cut in cuts if cut is not None] == [1]
+    assert [len(cut.filled) for cut in cuts] == [1]
+
+
+ASSUMED: Final = ("a sign", "no product wraps", "a quotient")
 
 
 def _filled_where_assumed(assumed: str, value: int) -> KernelText:
-    """Scratch memory that is filled whole if what the guard checks holds, and is given back then."""
     text = KernelText(1)
-    scratch, size, zero = text.scratch(64), text.push_constant(0), text.constant(0)
+    _fill_and_give(text, text.scratch(64), assumed, value)
+    return text
+
+
+def _fill_and_give(text: KernelText, scratch: int, assumed: str, value: int) -> None:
+    """Scratch memory is filled whole if what the guard checks holds, and is given back then."""
+    size, zero = text.push_constant(0), text.constant(0)
 
     def place(counter: str) -> str:
         if assumed == "a sign":
@@ -86,6 +113,23 @@ def _filled_where_assumed(assumed: str, value: int) -> KernelText:
     stored = text.constant(value, "i32")
     text.loops([count], lambda at: text.store("i32", scratch, place(at[0]), stored))
     text.loops([count], lambda at: text.store("i32", 3, at[0], text.load("i32", scratch, at[0])))
+
+
+def _stored_first() -> KernelText:
+    """One element is stored in front of the loops, and remains if the guard fails."""
+    text = KernelText(1)
+    scratch, stored = text.scratch(64), text.constant(55, "i32")
+    text.store("i32", scratch, text.constant(3), stored)
+    _fill_and_give(text, scratch, "a sign", 7)
+    return text
+
+
+def _without_room() -> KernelText:
+    """Of two buffers the second has no room in a worker's memory."""
+    text = KernelText(1)
+    scratch = text.scratch(64)
+    text.scratch(5_000_000)
+    _fill_and_give(text, scratch, "a sign", 7)
     return text
 
 
@@ -102,17 +146,144 @@ class _TwoKernels:
         return made
 
 
-@pytest.mark.parametrize(("assumed", "fails"), [("a sign", -1), ("no product wraps", 64), ("a quotient", -5)])
-def test_what_a_failed_guard_leaves_is_cleared(assumed: str, fails: int) -> None:
+@pytest.mark.parametrize(("assumed", "fails"), [*zip(ASSUMED, (-1, 64, -5), strict=True)])
+def test_what_a_failed_guard_leaves_is_cleared(assumed: str, fails: int, cuts: list[Cut]) -> None:
     """Indices may have been concluded from what the guard checks: the interpreter would read what another
-    kernel has left."""
-    kernels: Any = _TwoKernels(_filled_where_assumed(assumed, 7), _filled_where_assumed("a sign", 1234))
+    kernel has left. Where it passes, nothing is cleared."""
+    _same_after_another(_filled_where_assumed(assumed, 7), fails)
+    assert [len(cut.filled) for cut in cuts] == [1, 1]
+
+
+def test_what_is_stored_in_front_of_loops_stays() -> None:
+    """That buffer is cleared when it is made, not when a guard has failed."""
+    _same_after_another(_stored_first(), -1)
+
+
+@pytest.mark.parametrize("size", [1, -1])
+def test_what_was_allocated_is_cleared_where_the_next_buffer_has_no_room(size: int) -> None:
+    _same_after_another(_without_room(), size)
+
+
+def _same_after_another(text: KernelText, size: int) -> None:
+    """Checks what a kernel gives in memory that another one has left."""
+    kernels: Any = _TwoKernels(text, _filled_where_assumed("a sign", 1234))
     found = []
     for executable in (load(kernels.module(), "plain"), compiled(kernels)):
         out = aligned(np.zeros(64, np.int32))
         run_whole(executable, 1, [1], [out], 1)
         assert set(out.tolist()) == {1234}
         out = aligned(np.zeros(64, np.int32))
-        run_whole(executable, 1, [fails], [out], 0)
+        run_whole(executable, 1, [size], [out], 0)
         found.append(out.tolist())
     assert found[0] == found[1]
+
+
+class Tile(NamedTuple):
+    """Sums of products in scratch memory; the last workgroups have few columns or none."""
+
+    rows: int
+    columns: int
+    depth: int
+    """Constants of the dispatch."""
+    in_place: bool
+    """What is there is added at the end."""
+
+    def constants(self) -> tuple[int, ...]:
+        return self.rows, self.columns, self.depth
+
+    def text(self) -> KernelText:
+        """Rows and columns are one loop where sums are made, as compilers write it."""
+        text = KernelText(2)
+        rows, columns, depth = map(text.push_constant, range(3))
+        sums, start = text.scratch(8 * 24), text.op("mul.i64", text.workgroup(), text.constant(24))
+        own = text.op("min.i64.s", text.op("sub.i64", columns, start), text.constant(24))
+        one = text.constant(1, "i32")
+
+        def place(row: str, column: str) -> str:
+            return text.index(0, (row, 24), (column, 1))
+
+        def add(at: list[str]) -> None:
+            row, column = text.op("div.i64.s", at[0], own), text.op("rem.i64.s", at[0], own)
+            left, right = (text.load("i32", 3, place(*pair)) for pair in ((row, at[1]), (at[1], column)))
+            total = text.load("i32", sums, place(row, column))
+            text.store("i32", sums, place(row, column), text.op("fma.i32", left, right, total))
+
+        def give(at: list[str]) -> None:
+            out = text.index(start, (at[0], 96), (at[1], 1))
+            value = text.load("i32", sums, place(at[0], at[1]))
+            if self.in_place:
+                value = text.op("add.i32", value, text.load("i32", 4, out))
+            text.store("i32", 4, out, value)
+
+        text.loops([rows, own], lambda at: text.store("i32", sums, place(*at), one))
+        text.loops([text.op("mul.i64", rows, own), depth], add)
+        text.loops([rows, own], give)
+        return text
+
+
+class Assumed(NamedTuple):
+    """Loops that fill less on the interpreter where a guard fails."""
+
+    assumed: str
+    size: int
+
+    def constants(self) -> tuple[int, ...]:
+        return (self.size,)
+
+    def text(self) -> KernelText:
+        return _filled_where_assumed(self.assumed, 7)
+
+
+def _garbage(size: int) -> MemoryBlock:
+    """Memory of a worker as others may have left it."""
+    block = MemoryBlock(size)
+    block.array[:] = 0xA5
+    return block
+
+
+@contextmanager
+def _processor(level: str) -> Iterator[None]:
+    """Has kernels compiled for a kind of processors."""
+    image.wait(SPANS)
+    processor.assume(level, processor.described(*shipped.LEVELS[level]))
+    try:
+        with patch.object(cut_programs, "host_target", lambda: level_target(level)):
+            yield
+    finally:
+        processor.assume("", b"")
+
+
+def test_tiles_of_any_size_are_not_cleared(cuts: list[Cut]) -> None:
+    """As compilers write convolutions and products: the number of rows in the last workgroup may be
+    negative, as far as loops know."""
+    compiled(Tile(8, 60, 5, False).text())
+    assert [len(cut.filled) for cut in cuts] == [1]
+
+
+@pytest.mark.parametrize("level", shipped.levels_here())
+@given(
+    st.one_of(
+        st.builds(Tile, st.integers(-1, 8), st.integers(-2, 96), st.integers(-1, 8), st.booleans()),
+        st.builds(Assumed, st.sampled_from(ASSUMED), st.integers(-9, 64)),
+    ),
+    st.integers(1, 4),
+)
+@settings(max_examples=examples(16), deadline=None, suppress_health_check=list(HealthCheck))
+@example(Tile(8, 60, 5, True), 4)
+@example(Tile(8, 60, 0, False), 3)
+@example(Tile(8, -(2**31), 4, False), 1)
+@example(Assumed("a sign", -1), 1)
+def test_garbage_is_never_seen(level: str, case: Tile | Assumed, workgroups: int) -> None:
+    """Whatever the numbers from outside are, by no part."""
+    numbers, constants = np.random.default_rng(1), case.constants()
+    blocks = [aligned(numbers.integers(0, 99, 8 * 96).astype(np.int32)) for _ in range(2)]
+    expected = [aligned(block) for block in blocks]
+    run_whole(load(case.text().module(), "plain"), workgroups, constants, expected)
+    with _processor(level), patch.object(context, "MemoryBlock", _garbage):
+        executable = compiled(case.text())
+    assert most_parts(executable) > 1
+    for parts in (1, 2, 3, 8):
+        found = [aligned(block) for block in blocks]
+        with patch.object(context, "MemoryBlock", _garbage):
+            run_parts(executable, workgroups, constants, found, parts, parts)
+        assert [block.tolist() for block in found] == [block.tolist() for block in expected], parts

@@ -20,7 +20,6 @@ from jitree.base.records import NamedTuple
 from jitree.dispatch.native.nests.folds import Fold
 from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.structure import (
-    GREATEST_SYMBOL,
     ONE,
     ZERO,
     ElementAccess,
@@ -28,8 +27,6 @@ from jitree.dispatch.native.nests.structure import (
     Polynomial,
     Structure,
     is_narrow,
-    known,
-    known_interval,
 )
 from jitree.dispatch.native.ssa import Value
 
@@ -130,9 +127,8 @@ def _period(factor: Polynomial, extent: Polynomial, others: Sequence[Polynomial]
 
 def _elements(structure: Structure, access: ElementAccess) -> tuple[Polynomial, list[Stride]] | None:
     """Which elements an access touches in all iterations: the first one, and the strides from there, constant
-    loops that go on where others end as one. Equal ones are the same elements, also on the interpreter, after
-    a guard has failed: whatever the numbers from outside are, if loops are counted alike. None if they are
-    not known."""
+    loops that go on where others end as one. Equal ones are the same elements, once the guards have passed.
+    None if they are not known."""
     found: list[Stride] = []
     if not _is_exact(structure, access):
         return None
@@ -166,21 +162,6 @@ def _in_a_row(found: Sequence[Stride]) -> tuple[Stride, Stride] | None:
     )
 
 
-def _is_counted_alike(nest: Nest) -> bool:
-    """Whether loops of the same numbers do the same, guard or not. A number of iterations may be negative, a
-    bound from outside and some more may wrap, and so may the product of digits. Indices may have been
-    concluded from what is assumed of numbers from outside."""
-    reader = nest.reader
-    assumed = map(known, reader.not_negative)
-    if reader.proved or any(interval.low < 0 or interval.high > GREATEST_SYMBOL for interval in assumed):
-        return False
-    return all(known_interval(product).is_signed for product in reader.products) and all(
-        level.initial.number is not None
-        and (level.extent is not None or (level.initial.number == 0 and not level.unsigned))
-        for level in reader.levels.values()
-    )
-
-
 # -- cuts ----------------------------------------------------------------------------------------------------
 
 
@@ -205,7 +186,7 @@ class Cut(NamedTuple):
     apart: tuple[tuple[Place, Place], ...]
     """Accesses of different nests that must not touch the same bytes."""
     filled: frozenset[Value]
-    """Scratch buffers of which nothing is read that has not been written."""
+    """Scratch buffers of which loops read nothing that they have not written, once the guards have passed."""
 
 
 def best_cut(nests: Sequence[Nest], scratch: set[Value]) -> Cut | None:
@@ -346,8 +327,6 @@ class _Cutter:
         ]
         if not touching:
             return True
-        if not all(_is_counted_alike(nest) for _, nest, _ in touching):
-            return False
         first, nest, fill = touching[0]
         if fill.instruction.results or fill.predicate or [number for number, *_ in touching].count(first) > 1:
             return False
