@@ -164,8 +164,8 @@ def uninterrupted(action: Callable[[], object]) -> Callable[[], object]:
 
 
 def repeated(action: Callable[[], object]) -> Callable[[], object]:
-    """Makes a finalizer as :func:`uninterrupted`, of an action that is begun again where it is interrupted.
-    Each of its steps is marked as done with it, or after it."""
+    """Makes a finalizer of an action that is begun again where it is interrupted. What a handler raises is
+    raised as by :func:`uninterrupted`. Each of its steps is marked as done with it, or after it."""
     return _attempted(action, _MOST_ATTEMPTS)
 
 

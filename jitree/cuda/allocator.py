@@ -406,7 +406,7 @@ _REGISTER_MAPPED: Final = 0x2
 
 
 def _give_back(pool: _Pool, pieces: list[Piece]) -> None:
-    """Puts a piece on the list of those that have come back, in one step."""
+    """Puts a piece on the list of returned ones, in one step."""
     allocator = pool.owner
     pool.returned.extend(zip(map(pieces.pop, repeat(-1, len(pieces))), repeat(allocator._stream.tick)))
     if allocator._closed and not allocator._is_collecting:
