@@ -222,7 +222,7 @@ def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:
     if array is None:
         try:
             array = np.asarray(value)
-        except (TypeError, ValueError) as error:  # sequences of different lengths, no arrays
+        except (TypeError, ValueError, OverflowError) as error:  # sequences of different lengths, no arrays
             pass_interruption(error)
             raise InvalidArgumentError(f"to_device: {error}") from own_error(error)
     row = native_row(array.dtype)

@@ -39,10 +39,12 @@ def copy_into(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
 
 
 def copy_of(source: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """``source.astype(dtype, order="C")``, in parts."""
+    """``source.astype(dtype, order="C")``, in parts. RESOURCE_EXHAUSTED where it gets no memory."""
     if source.nbytes <= PART or np.dtype(dtype).itemsize == 0:
-        return source.astype(dtype, order="C")
-    target = np.empty(source.shape, dtype)
+        with room_for(source):
+            return source.astype(dtype, order="C")
+    with room_for(source):
+        target = np.empty(source.shape, dtype)
     copy_into(target, source)
     return target
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from jitree.cuda.kernels import SMALL_COPY
 from jitree.cuda.stream_share import CudaAllocation
+from jitree.errors import memory_errors
 from jitree.hal.objects import File, MemoryFile
 from jitree.hal.transfers import Copy, Fill, Read, Transfer, Update, Write
 
@@ -69,7 +70,8 @@ def copy_to_host(stream: Stream, source: int, length: int) -> Bytes:
         if length:
             copy(stream, target.address, source, length)
         return target.host_array()
-    array = np.empty(length, np.uint8)
+    with memory_errors(f"reading {length} bytes from the device"):
+        array = np.empty(length, np.uint8)
     stream.api.copy_to_host(array.ctypes.data, source, length, stream.handle)
     return array
 

@@ -32,10 +32,11 @@ from jitree.hal.command_layout import (
     Workgroup,
 )
 from jitree.hal.command_list import COMMAND_ROW, ENTRY_FIELD, warn_of_order
-from jitree.hal.stepwise import memory
+from jitree.hal.stepwise import looked_at, memory
 from jitree.kernels.kernel import WORKGROUP, Kernel, KernelCall
 from jitree.kernels.run import first_of_run, job_of, operand_of
 from jitree.kernels.verification import CheckedDispatch, CopiedMemory
+from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_WRITE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -74,16 +75,24 @@ class RunningDispatch:
         """Address and bytes of so many bindings of each dispatch of the run."""
         return [
             [*zip(_numbers(addresses, count), _numbers(lengths, count), strict=True)]
-            for count, (addresses, lengths) in zip(counts, self._operands(len(counts), row), strict=True)
+            for count, (addresses, lengths, _) in zip(counts, self._operands(len(counts), row), strict=True)
         ]
 
-    def _operands(self, count: int, row: int) -> list[tuple[int, int]]:
-        """Where the addresses and lengths of each dispatch's bindings are."""
+    def may_store(self, counts: Sequence[int], row: int) -> list[list[bool]]:
+        """Whether so many bindings of each dispatch of the run may be stored to: constants of a file may lie
+        in pages that are read-only."""
+        return [
+            [access & _STORED != 0 for access in _numbers(accesses, count)]
+            for count, (*_, accesses) in zip(counts, self._operands(len(counts), row), strict=True)
+        ]
+
+    def _operands(self, count: int, row: int) -> list[tuple[int, int, int]]:
+        """Where the addresses, lengths and accesses of each dispatch's bindings are."""
+        dispatch, job = self._dispatch, Job(self.job)
         if not row:
-            return [(self._dispatch.addresses, self._dispatch.lengths)]
-        job = Job(self.job)
+            return [(dispatch.addresses, dispatch.lengths, dispatch.accesses)]
         places = [8 * operand_of(row, number) for number in range(count)]
-        return [(job.addresses + place, job.lengths + place) for place in places]
+        return [(job.addresses + place, job.lengths + place, job.accesses + place) for place in places]
 
     @contextmanager
     def bound_to(self, extents: list[list[Extent]], row: int) -> Iterator[None]:
@@ -91,7 +100,7 @@ class RunningDispatch:
         job, dispatch = Job(self.job), self._dispatch
         own, place = job.addresses, dispatch.addresses - job.addresses
         addresses = array("q", _numbers(own, job.list.operand_count))
-        for part, (at, _) in zip(extents, self._operands(len(extents), row), strict=True):
+        for part, (at, *_) in zip(extents, self._operands(len(extents), row), strict=True):
             first = (at - own) // 8
             addresses[first : first + len(part)] = array("q", [address for address, _ in part])
         job.addresses = addresses.buffer_info()[0]
@@ -107,11 +116,13 @@ def _numbers(address: int, count: int) -> list[int]:
 
 
 def views_of(
-    tensors: Sequence[Sequence[BoundTensor]], extents: Sequence[Sequence[Extent]]
+    tensors: Sequence[Sequence[BoundTensor]],
+    extents: Sequence[Sequence[Extent]],
+    may_store: Sequence[Sequence[bool]],
 ) -> list[npt.NDArray[Any]]:
-    """The arrays of all tensors, in their order."""
+    """The arrays of all tensors, in their order. What a program may only read they only show."""
     return [
-        tensor.view(memory(extents[part][tensor.binding]))
+        tensor.view((memory if may_store[part][tensor.binding] else looked_at)(extents[part][tensor.binding]))
         for part, bound in enumerate(tensors)
         for tensor in bound
     ]
@@ -127,6 +138,8 @@ _CODE: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_int64, 
 _UNFINISHED: Final = -1
 _results: Final = count(1 << 30)
 """Numbers of failures, which no function is likely to return."""
+_STORED: Final = ACCESS_WRITE | ACCESS_PRIVATE
+"""What a buffer allows that kernels may store to."""
 _BY_PYTHON: Final = ENTRY_SPAN | ENTRY_SEQUENTIAL | ENTRY_INTERPRETED
 
 
@@ -240,11 +253,13 @@ class LocalKernel:
         if self._verify is not None and state.job not in self._verifying:
             self._run_verified(number, row, state, group, self._verify)
         elif is_last:
-            self._call(state, state.extents(self._counts, row), group.first, group.last)
+            self._call(state, state.extents(self._counts, row), row, group.first, group.last)
         return 0
 
-    def _call(self, state: RunningDispatch, extents: list[list[Extent]], first: int, last: int) -> None:
-        views = views_of(self._tensors, extents)
+    def _call(
+        self, state: RunningDispatch, extents: list[list[Extent]], row: int, first: int, last: int
+    ) -> None:
+        views = views_of(self._tensors, extents, state.may_store(self._counts, row))
         places = state.workgroups(first, last) if self._kernel.by == WORKGROUP else ((0, 0, 0),)
         for place in places if first == 0 or self._kernel.by == WORKGROUP else ():
             call = KernelCall(place, state.counts, state.constants)
@@ -267,7 +282,7 @@ class LocalKernel:
         copies = [[next(moved) for _ in part] for part in extents]
         code, flags, environment = self._code(number)
         if not self._compiled and not self._kernel.address:
-            self._call(state, copies, 0, state.total)
+            self._call(state, copies, row, 0, state.total)
         else:
             self._verifying.add(state.job)
             try:

@@ -177,6 +177,28 @@ def test_strange_values_give_a_status(session: Session, value: Any) -> None:
             session.to_device(value)
 
 
+class Large(int):
+    def __int__(self) -> int:
+        return 1 << 200
+
+
+@pytest.mark.parametrize("value", [Large(3), [Large(3)], [[1], [Large(3)]]])
+def test_integers_that_say_otherwise_what_they_are(session: Session, value: Any) -> None:
+    """numpy makes an array by what the list has, and asks for the elements then."""
+    with pytest.raises(InvalidArgumentError, match="to_device: Python int too large"):
+        session.to_device(value)
+
+
+def test_copies_of_more_elements_than_memory_has(session: Session) -> None:
+    array = session.to_device(np.zeros(1 << 21, np.float32))
+    for wanted in (np.dtype("V2000000000"), np.dtype("U500000000")):
+        for copied in (lambda: array.astype(wanted), lambda: array.__array__(wanted)):  # noqa: B023
+            with pytest.raises(
+                ResourceExhaustedError, match="no memory on the host for the elements of a 20971"
+            ):
+                copied()
+
+
 def test_strange_values_give_a_status_in_a_process() -> None:
     good = np.zeros(4, np.float32)
     calls: tuple[Callable[[Any, Any], object], ...] = (

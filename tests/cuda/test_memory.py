@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitree.cuda import allocator as allocator_module
+from jitree.cuda import transfers
 from jitree.cuda.allocator import CudaAllocator
 from jitree.cuda.device import CudaDevice
 from jitree.cuda.suballocator import ALIGNMENT, Piece, Region, Suballocator
@@ -351,6 +352,17 @@ def test_results_take_ordinary_memory_when_much_is_pinned(
     results.clear()
     device.read_buffer(buffer)
     assert fake.count("cuMemcpyDtoHAsync") == 2
+
+
+def test_results_that_the_host_has_no_memory_for(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(allocator_module, "_MOST_PINNED", 0)
+    buffer = allocator_of(device).allocate(DEVICE_LOCAL, 0, 4096)
+    monkeypatch.setattr(transfers, "np", SimpleNamespace(empty=none, uint8=np.uint8))
+    with pytest.raises(ResourceExhaustedError, match="reading 4096 bytes from the device"):
+        device.read_buffer(buffer)
 
 
 def test_accounting(device: CudaDevice) -> None:

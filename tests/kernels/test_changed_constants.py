@@ -12,8 +12,10 @@ import pytest
 import jitree
 from jitree.kernels import Kernel, replacement
 from jitree.vmfb.archive import _MAPPED_SIZE
+from tests.params.archives import write_irpa
 
 PROGRAM = Path(__file__).parent / "changed_constant.vmfb"
+LINEAR = Path(__file__).parents[1] / "data" / "programs" / "parameters.vmfb"
 CONSTANT = -(np.arange(16 * 64) % 37).astype(np.float32).reshape(16, 64)
 SORTED = np.sort(CONSTANT, axis=1)
 X = np.arange(64, dtype=np.float32).reshape(1, 64)
@@ -75,3 +77,32 @@ def test_programs_that_change_no_constant_keep_their_copies(
         for _ in range(3):
             module.product(X)
         assert copied(session) == CONSTANT.nbytes
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("uri", ["local-sync", "local-task"])
+def test_parameters_of_a_file_are_shown_read_only(tmp_path: Path, uri: str, verify: bool) -> None:
+    """They lie in pages at which a store would end the process."""
+    weights, bias, scale = np.ones((4, 3), np.float32), np.zeros(3, np.float32), np.ones(3, np.float32)
+    model = write_irpa(tmp_path / "model.irpa", {"w": weights, "b": bias})
+    parameters = {"model": model, "": write_irpa(tmp_path / "scale.irpa", {"scale": scale})}
+    shown: list[bool] = []
+
+    def product(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
+        shown.append(w.flags.writeable)
+        out[:] = (x @ w + b) * factor
+
+    def storing(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
+        w[:] = 0
+
+    types = ["2x4xf32", "4x3xf32", "3xf32", "3xf32", "2x3xf32"]
+    with jitree.Session(uri, parameters=parameters) as session:
+        module = session.load(LINEAR)
+        with session.replace("*matmul*", Kernel(product, types), verify=verify):
+            assert np.asarray(module.linear(X[:, :8].reshape(2, 4))).tolist() == [[6.0] * 3, [22.0] * 3]
+        with (
+            session.replace("*matmul*", Kernel(storing, types), verify=verify),
+            pytest.raises(ValueError, match="read-only"),
+        ):
+            module.linear(X[:, :8].reshape(2, 4))
+    assert shown == [False]

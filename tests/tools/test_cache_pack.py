@@ -191,11 +191,11 @@ def test_damage_is_a_line_and_the_usual_way(made: Path, tmp_path: Path, kind: st
 
 
 def refused(path: Path, reason: str, **options: object) -> None:
-    """The result is there, and a warning that says why a pack is not used: of several parts the same one."""
+    """The result is there, and one warning that says why a pack is not used, also of several parts."""
     with warnings.catch_warnings(record=True) as caught, jitree.Session("local-sync", tier="auto") as session:
         warnings.simplefilter("always")
         assert classified(session, compiled=path, **options).shape == (10,)
-    (text,) = {str(item.message) for item in caught if str(path) in str(item.message)}
+    (text,) = [str(item.message) for item in caught if str(path) in str(item.message)]
     assert reason in text and "\n" not in text and "`jitree cache pack` makes that anew" in text
 
 

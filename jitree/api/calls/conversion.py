@@ -111,12 +111,11 @@ def _floats(row: ElementType) -> npt.NDArray[Any]:
 
 def widened(array: npt.NDArray[Any], declared: ElementType) -> npt.NDArray[Any]:
     """Elements as ones of a type that has each value of theirs."""
-    with room_for(array):
-        try:
+    try:
+        return copy_of(array, declared.dtype)
+    except (FloatingPointError, RuntimeWarning):  # a signalling NaN, where numpy is told to raise
+        with np.errstate(invalid="ignore"):
             return copy_of(array, declared.dtype)
-        except (FloatingPointError, RuntimeWarning):  # a signalling NaN, where numpy is told to raise
-            with np.errstate(invalid="ignore"):
-                return copy_of(array, declared.dtype)
 
 
 def mismatch(name: str, given: int, declared: ElementType) -> InvalidArgumentError:

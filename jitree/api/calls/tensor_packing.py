@@ -328,10 +328,9 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
     array = np.asarray(value) if isinstance(value, np.ndarray) else _array_of_others(value)
     if array is None or array.dtype.isnative:
         return array
-    from jitree.base.copying import copy_of, room_for
+    from jitree.base.copying import copy_of
 
-    with room_for(array):
-        return copy_of(array, array.dtype.newbyteorder("="))
+    return copy_of(array, array.dtype.newbyteorder("="))
 
 
 def _array_of_others(value: Any) -> npt.NDArray[Any] | None:

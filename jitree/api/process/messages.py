@@ -25,7 +25,7 @@ from jitree.api.calls.refusal import refused
 from jitree.api.calls.tensor_packing import as_array
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import shown
-from jitree.base.copying import PART, copy_of, ranges, room_for
+from jitree.base.copying import PART, copy_of, ranges
 from jitree.base.finalizers import OwnedDescriptor
 from jitree.base.platform import mapped_file
 from jitree.base.platform.files import SEALABLE, seal
@@ -224,8 +224,7 @@ def pack(values: Any, names: str, head: dict[str, Any]) -> list[memoryview]:
         if array is None or row is None:
             raise refused(f"{names} {index}", "an array or a number", value)
         if not array.flags.c_contiguous:
-            with room_for(array):
-                array = copy_of(array, array.dtype)
+            array = copy_of(array, array.dtype)
         rows.append([row.name] if is_scalar else [row.name, list(array.shape)])
         parts.append(array.reshape(-1).view(np.uint8).data)
     head[names] = rows

@@ -38,7 +38,7 @@ from jitree.api.session_arguments import (
 )
 from jitree.base.arguments import is_one_of, shown
 from jitree.base.cancel_scopes import Scope, deadline
-from jitree.base.copying import copy_of, room_for
+from jitree.base.copying import copy_of
 from jitree.base.finalizers import Unique
 from jitree.dispatch.host_module import HostModule
 from jitree.dispatch.session_lock import CANCELS, ContextGate, Entrance
@@ -240,8 +240,7 @@ class ProcessSession(RemoteProxy):
                 "to_device: the process of a sandbox has copies only; leave copy= out"
             )
         array, row = host_array(value)
-        with room_for(array):
-            elements = copy_of(array, row.dtype)
+        elements = copy_of(array, row.dtype)
         elements.flags.writeable = False
         return elements
 

@@ -247,6 +247,7 @@ class Pack:
         self.programs: set[bytes] = set()
         self._images: dict[bytes, tuple[int, int]] = {}
         self._environment = b""
+        self._has_warned = False
         try:
             self._choose(self._sections(index.decode()), start, status.st_size)
         except (ValueError, IndexError):
@@ -306,7 +307,8 @@ class Pack:
         except OSError as error:
             pass_interruption(error)
             image = None
-        if image is None and self._images.pop(key, None) is not None:
+        if image is None and self._images.pop(key, None) is not None and not self._has_warned:
+            self._has_warned = True
             warn(self._path, "a part of it is damaged")
         return image
 
