@@ -241,8 +241,9 @@ def require_memory(address: int | None, shape: Sequence[int]) -> None:
 
 
 def _require_array(tensor: Any) -> None:
-    """Refuses (BufferError) a tensor without memory, and sizes that no array has, of which numpy says so by
-    the class of exceptions that the producer's own may have."""
+    """Refuses (BufferError) a tensor without memory, and sizes that no array has.
+
+    Numpy refuses such sizes by a ValueError, which may be the producer's own, too."""
     shape = tensor.shape[: tensor.rank] if 0 <= tensor.rank <= _MOST_DIMENSIONS else [-1]
     length = math.prod(size or 1 for size in shape) * max(tensor.bits // 8, 1)
     if any(size < 0 for size in shape) or length > _MOST_BYTES:
