@@ -202,7 +202,8 @@ class Suballocator:
     def _find_large(self, capacity: int) -> slice:
         """Where the smallest is that fits, if that wastes little."""
         index = bisect_left(self._large, capacity, key=_CAPACITY)
-        if index == len(self._large) or self._large[index].capacity > capacity + capacity // _WASTE:
+        found = self._large[index : index + 1]  # none, too, where a signal's handler has taken it since
+        if not found or found[0].capacity > capacity + capacity // _WASTE:
             return _BEHIND
         return slice(index, index + 1)
 
