@@ -165,7 +165,9 @@ _LEVELS: Final = frozenset(("avx", "avx2", "fma", "avx512f", "sve"))
 """Features that are looked for where a module does not say what it is compiled for."""
 _IMPLIED: Final = {"avx512": ("avx512f", "avx2", "avx"), "avx2": ("avx",), "fma": ("avx",), "f16c": ("avx",)}
 """By how a feature's name begins."""
-_TABLE: Final = os.path.join(os.path.dirname(__file__), "instructions.tsv")
+with open(os.path.join(os.path.dirname(__file__), "instructions.tsv"), encoding="utf-8") as _file:
+    _TABLE: Final = [line.rstrip("\n").split("\t") for line in _file if not line.startswith("#")]
+"""Read when this is imported: a confined process opens no files."""
 _SHOWN: Final = 3
 """How many features a message names."""
 _ELF_MAGIC: Final = b"\x7fELF"
@@ -227,7 +229,8 @@ def need_of(module: ModuleTables, format: str) -> CompiledFor | None:
     stated = [target for target in targets(module) if target.format == format]
     wanted = frozenset.intersection(*(target.features for target in stated)) if stated else _LEVELS
     missing = wanted & host_cpu_data().lacking
-    found = next((feature for code in _codes(module) for feature in needed(code, missing)), None)
+    codes = _codes(module) if missing else ()
+    found = next((feature for code in codes for feature in needed(code, missing)), None)
     if found is None:
         return None
     cpus = {target.cpu for target in stated}
@@ -239,9 +242,7 @@ def need_of(module: ModuleTables, format: str) -> CompiledFor | None:
 @cache
 def instructions(architecture: str) -> dict[str, tuple[str, ...]]:
     """The instructions that need each feature, as ``instructions.tsv`` has them."""
-    with open(_TABLE, encoding="utf-8") as file:
-        fields = [line.rstrip("\n").split("\t") for line in file if not line.startswith("#")]
-    return {feature: tuple(rows.split()) for machine, feature, rows in fields if machine == architecture}
+    return {feature: tuple(rows.split()) for machine, feature, rows in _TABLE if machine == architecture}
 
 
 def need_of_executable(data: memoryview, format: str) -> CompiledFor | None:

@@ -38,7 +38,7 @@ from jitree.errors import (
 )
 from jitree.hal.heap import GUARD, GuardedAllocator
 from tests.security.native_mutants import Campaign
-from tests.security.programs import NATIVE, ONE_PROCESSOR, PROGRAM, VMVX
+from tests.security.programs import DATA, NATIVE, ONE_PROCESSOR, PROGRAM, VMVX
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 IMAGE = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
@@ -87,6 +87,13 @@ def test_results_are_those_of_an_ordinary_session(session: Any) -> None:
         assert (result == expected).all() and not result.flags.writeable
     with confined() as other:
         assert np.allclose(other.load(VMVX).classify(IMAGE), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("file", ["releases/families-20240129.785.vmfb", "programs/levels_both.vmfb"])
+def test_what_code_needs_of_the_processor_is_known_there(file: str) -> None:
+    """The table of instructions is a file, and a confined process opens none."""
+    with jitree.Session("local-sync", sandbox="process") as session:
+        assert session.load(DATA.parent / file).names
 
 
 def test_what_the_program_refuses_is_its_status(session: Any) -> None:
