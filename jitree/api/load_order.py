@@ -168,7 +168,20 @@ def explain_incompatible(message: str, devices: Sequence[str]) -> str:
     return (
         f"the module was compiled for device '{targets}' with executables '{formats or 'none'}', "
         f"and the devices here are: {', '.join(devices)} on {UNAME}; "
-        f"{several if wanted > len(devices) else ''}{message}"
+        f"{several if wanted > len(devices) else ''}{_way_out(formats)}{message}"
+    )
+
+
+def _way_out(formats: str) -> str:
+    """What compiles for this processor; nothing for code that is no library, or one of this processor."""
+    from jitree.loaders.elf_format import host_architecture
+
+    here = host_architecture()
+    if here is None or "-elf-" not in formats or f"-elf-{here.name}" in formats:
+        return ""
+    return (
+        "compile it for vmvx, which jitree compiles where it runs, or with "
+        f"--iree-llvmcpu-target-triple={UNAME}-unknown-linux-gnu; "
     )
 
 

@@ -31,6 +31,7 @@ def test_loading_a_module_for_another_processor(session: Session) -> None:
         session.load(foreign)
     assert raised.value.message.startswith(
         "the module was compiled for device 'local' with executables 'embedded-elf-arm_64', "
-        f"and the devices here are: {session.device.id} on x86_64; HAL device"
+        f"and the devices here are: {session.device.id} on x86_64; compile it for vmvx, which jitree "
+        "compiles where it runs, or with --iree-llvmcpu-target-triple=x86_64-unknown-linux-gnu; HAL device"
     )
     session.load(ARITHMETIC)
