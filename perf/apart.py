@@ -1,4 +1,4 @@
-"""Times calls of several runtimes in turn, each in a process of its own that stands still otherwise.
+"""Times runtimes in turn, each in its own process, which is stopped while others are measured.
 
 Threads of a runtime look for work for milliseconds after a call, on the processors that the next one needs.
 In one process they doubled what small models took on two threads, also after pauses of 30 ms (PP-OCR cls

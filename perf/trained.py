@@ -7,8 +7,8 @@ on the ONNX file, and iree.runtime on a file that is compiled for this processor
 The models come with packages of the index (magika, rapidocr-onnxruntime, ddddocr, nudenet); those that are
 not installed are left out. Each is compiled once and kept in the folder. A figure is the median time of the
 other runtime over that of jitree for numpy arrays in and out, all measured alternately in one run, each in a
-process of its own that stands still meanwhile (above 1: jitree is faster); `best` is the fastest of
-onnxruntime, OpenVINO and MNN, as far as they are installed and take the model.
+process of its own that is stopped while others are measured (above 1: jitree is faster); `best` is the
+fastest of onnxruntime, OpenVINO and MNN, as far as they are installed and take the model.
 `error` is the largest difference from onnxruntime's result over the largest value of that. `--dispatches`
 lists those with the most time. Needs the extra `compile` with `iree-base-compiler[onnx]`, onnxruntime, and
 the packages.

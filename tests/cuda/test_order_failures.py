@@ -227,7 +227,7 @@ def test_work_is_watched_though_who_begins_to_is_interrupted(
 def test_who_waits_is_told_wherever_a_submitter_is_interrupted(
     fake: FakeDriver, device: CudaDevice, make: Callable[[], Semaphore]
 ) -> None:
-    """Between its submission and the promise of its signal nobody was to tell of it."""
+    """An interrupt between a submission and the promise of its signal left a waiter untold."""
     buffer, stream, places = allocate(device), device.stream, 0
     fill(device, buffer, None, None)
     for interruption in interruptions(16):

@@ -387,7 +387,9 @@ def test_an_interrupted_addition_loses_no_thread_beside_an_event_loop() -> None:
         waiter = Waiter()
         interruption.during(partial(waiter.add, Task(nothing)))
         with waiter._lock:
-            assert waiter._thread is not None or not waiter._operations, "nobody comes for it"
+            assert waiter._thread is not None or not waiter._operations, (
+                "an operation without a thread that runs it"
+            )
         task = Task(nothing)
         waiter.add(task)
         assert task.done.wait(TIMEOUT), f"interrupted at place {interruption.place}"

@@ -1,4 +1,4 @@
-"""Elements that lanes share are asked for by the tile in front of that which loads them."""
+"""A tile prefetches the shared elements that the next tile loads."""
 
 from __future__ import annotations
 
