@@ -135,7 +135,7 @@ def test_a_number_that_an_instruction_does_not_hold(
 
 def test_what_is_alike_is_taken_together() -> None:
     one, other = bytes(600), bytes(599) + b"x"
-    assert shapes.alike([one, other, b"", bytes(10), b"", one[:-3] + b"xyz"]) == [
+    assert shapes.alike([(one,), (other,), (), (bytes(10),), (), (one[:-3] + b"xyz",)]) == [
         [0, 1],
         [0, 1],
         [2],
@@ -154,6 +154,13 @@ def test_what_is_alike_is_taken_together() -> None:
     assert work.also([0, 3, 4, 5], 3, 2) == [3], "two are left for two processes"
     assert list(work) == [4, 5]
     work.close()
+
+
+def test_functions_of_one_module_are_not_alike() -> None:
+    """Kernels that call functions have all of their module as data: what tells them apart comes after it."""
+    module = bytes(600)
+    images = [(module, b"\0"), (module, b"\1"), (bytes(599) + b"x", b"\0"), (module, b"\0", b"more")]
+    assert shapes.alike(images) == [[0, 2], [1], [0, 2], [3]]
 
 
 _LIKE = "jitree_test_like"

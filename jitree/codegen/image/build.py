@@ -187,7 +187,7 @@ class _ImageWorker:
         self._keys = keys
         self._target = target
         is_alike = target.triple.startswith(MACHINE)
-        self._alike = alike([recipe.data[0] if is_alike and recipe.data else b"" for recipe in recipes])
+        self._alike = alike([recipe.data if is_alike else () for recipe in recipes])
         self._shapes = [list[TextShape]() for _ in recipes]
         """What those that are alike have in common, by the first of them."""
         self._outcomes = list[_Outcome]()

@@ -42,17 +42,18 @@ Values = Mapping[str, int | bytes]
 """What symbols of a shape are for one text: numbers, and the bytes of tables."""
 
 
-def alike(texts: Sequence[bytes]) -> list[list[int]]:
-    """Numbers, for each text, those that it hardly differs from, and itself.
+def alike(sources: Sequence[tuple[bytes, ...]]) -> list[list[int]]:
+    """Numbers, for the data of each image, those that it hardly differs from, and itself.
 
-    One that is empty is like no other.
+    The first bytes are a text; what follows says which part of it the image is of, and is the same of those
+    that are alike. One without data is like no other.
     """
     found: list[list[int]] = []
-    groups: dict[int, list[list[int]]] = {}
-    for number, text in enumerate(texts):
-        same_length = groups.setdefault(len(text), []) if text else []
+    groups: dict[tuple[object, ...], list[list[int]]] = {}
+    for number, (text, *part) in enumerate(source or (b"",) for source in sources):
+        same_length = groups.setdefault((len(text), *part), []) if text else []
         for group in same_length:
-            if any(_differing(texts[other], text) * _NEAR <= len(text) for other in group):
+            if any(_differing(sources[other][0], text) * _NEAR <= len(text) for other in group):
                 break
         else:
             group = []
