@@ -258,7 +258,7 @@ class CompiledKernels(Finalized):
         policy = self._policy
         if policy.is_due(ordinal):
             assert self._records is not None
-            arguments = running, ordinal, self._records, self._sizes, self._images, policy.spent
+            arguments = running, ordinal, self._records, self._sizes, self._images, policy.spent_by_call()
             rest = policy.left_to_do(ordinal, partial(rest_of, *arguments))
             gains = saved(rest, self._batch.shares)
             gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]

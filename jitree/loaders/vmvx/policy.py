@@ -169,7 +169,7 @@ def rest_of(
     """What is left to interpret of a span's list, and of lists like it.
 
     ``entries`` are the ENTRY_POINT records of the executable, ``compiled`` those of its kernels that are not
-    interpreted, ``spent`` seconds that each has been.
+    interpreted, ``spent`` seconds that each has been in this call.
     """
     dispatch = KernelDispatch(running.dispatch)
     job = _words(running.job, size_of(Job))
@@ -215,7 +215,7 @@ def estimate(
     spent: Mapping[int, float] = MappingProxyType({}),
 ) -> LeftToDo:
     """``costs``: seconds of a workgroup of each kernel; ``ahead``: workgroups of the dispatch that runs that
-    are left; ``spent``: seconds that kernels have been interpreted, in other lists, too."""
+    are left; ``spent``: seconds that the call has interpreted kernels, in other lists, too."""
     start = next((place for place, item in enumerate(dispatches) if item.begins), len(dispatches))
     workgroups, of_kernels, done = 0.0, dict[int, float](), dict[int, float]()
     for place, item in enumerate(dispatches):
@@ -300,6 +300,9 @@ class WaitingPolicy:
         self._everything = everything
         self.spent = [0.0] * count
         """Seconds of processors that each kernel has been interpreted."""
+        self._call = 0
+        self._before = [0.0] * count
+        """How many calls had ended when the present one first ran a kernel; what had been spent by then."""
         self._ended: int | None = None
         """How many calls of this process had ended when kernels were first seen to take long."""
         self._since = (0.0, 0.0)
@@ -324,7 +327,18 @@ class WaitingPolicy:
         """Seconds that interpreting what is left of the kernel that runs takes."""
 
     def spend(self, kernel: int, nanoseconds: int) -> None:
+        self._notice_call()
         self.spent[kernel] += _NANO * nanoseconds
+
+    def spent_by_call(self) -> list[float]:
+        """Seconds of processors that each kernel has been interpreted in the present call."""
+        self._notice_call()
+        return [now - before for now, before in zip(self.spent, self._before, strict=True)]
+
+    def _notice_call(self) -> None:
+        ended = interrupts.calls_ended()
+        if ended != self._call:
+            self._call, self._before = ended, list(self.spent)
 
     def dearest(self) -> list[int]:
         """Kernels that have been interpreted, the one that has taken most first."""

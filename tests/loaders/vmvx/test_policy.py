@@ -112,6 +112,22 @@ def test_what_lists_before_have_taken_comes_again(spent: dict[int, float], again
     assert vmvx_policy.estimate([], {}, 0.0, 2, spent) == LeftToDo(0.0, 0.0, 1, {}), "of what is known"
 
 
+def test_what_calls_before_have_taken_does_not_come_again() -> None:
+    """Lists of one call are thought to repeat; what a call before took says nothing of this one."""
+    policy = WaitingPolicy(_provider(4.0), 2)
+    policy.spend(0, int(2e9))
+    policy.spend(1, int(3e9))
+    assert policy.spent_by_call() == [2.0, 3.0]
+    interrupts.end_call(None)
+    assert policy.spent_by_call() == [0.0, 0.0]
+    policy.spend(1, int(1e9))
+    policy.spend(1, int(1e9))
+    assert policy.spent_by_call() == [0.0, 2.0]
+    interrupts.end_call(None)
+    policy.spend(0, int(1e9))
+    assert policy.spent_by_call() == [1.0, 0.0] and policy.spent == [3.0, 5.0]
+
+
 def test_a_kernel_that_has_not_run_has_the_pace_of_those_that_have() -> None:
     guessed = vmvx_policy._guessed(DISPATCHES, {0: 0.1, 1: 0.04}, _sizes(1000.0, 400.0, 5000.0))
     assert guessed == pytest.approx({0: 0.1, 1: 0.04, 2: 0.5})
