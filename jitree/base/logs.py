@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.events import NOTE, EventReader, Note, ObservedEvent, listen, process, stop_listening
-from jitree.base.tables import bytes_text
 from jitree.errors import InvalidArgumentError, ignored, pass_interruption, printable, tell
 
 if TYPE_CHECKING:
@@ -97,6 +96,8 @@ class ProgressStep(ObservedEvent):
         self.done, self.total, self.unit = done, total, unit
 
     def __str__(self) -> str:
+        from jitree.base.tables import bytes_text  # few ask: it takes 2 ms to import
+
         amounts = [bytes_text(each) if self.unit == _BYTES else str(each) for each in (self.done, self.total)]
         return f"{self.name}: {amounts[0]} of {amounts[1]}"
 

@@ -130,9 +130,11 @@ def test_what_keys_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
         for version in (b"0.44.0", b"0.99.0", b""):
             monkeypatch.setattr(keys, "_version", lambda package, version=version: version)
             keys._versions.cache_clear()
+            keys.environment.cache_clear()
             found |= {key_of(recipe) for recipe in recipes}
             assert key_of(sample._replace(title="u", seconds=2.0)) == key_of(sample)
     keys._versions.cache_clear()
+    keys.environment.cache_clear()
     assert len(found) == 2 * 3 * len(recipes)
 
 

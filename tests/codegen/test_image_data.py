@@ -9,12 +9,13 @@ import signal
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jitree.codegen import image
 from jitree.codegen.image import builder as background
-from jitree.codegen.image import cache, shipped
+from jitree.codegen.image import cache, shipped, worklist
 from jitree.codegen.image.builder import BuilderThread
 from jitree.codegen.image.flat import SUFFIX, Recipe, map_image, title_of
 from jitree.codegen.image.keys import key_of
@@ -63,6 +64,32 @@ def test_starting_a_builder_gives_way(folder: Path, monkeypatch: pytest.MonkeyPa
     found = steps[1:-2]
     assert {"numba", "numpy", "jitree"} <= set(found) and "-" not in found
     assert steps == ["-", *found, "-", "spawn"]
+
+
+def test_no_process_starts_while_the_program_needs_the_processors(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    sample = recipe("sum_of_constants", b"7")
+    starting = BuilderThread([sample], [key_of(sample)], key_of(sample), 0, None)
+
+    def pause(seconds: float) -> None:
+        steps.append("pause")
+        if len(steps) == 3:
+            starting.work.release()
+
+    def spawn(*arguments: object) -> int:
+        steps.append("spawn")
+        raise OSError
+
+    monkeypatch.setattr(background, "give_way", lambda: None)
+    monkeypatch.setattr(background, "time", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(background, "spawn", spawn)
+    monkeypatch.setattr(worklist, "_HOLD", 1e6)
+    starting.work.hold()
+    starting.start()
+    starting.join()
+    assert steps == ["pause"] * 3 + ["spawn"]
 
 
 def test_a_builder_has_the_folder_of_when_it_was_wanted(

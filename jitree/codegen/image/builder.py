@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import resource
 import sys
@@ -38,6 +37,8 @@ _ISOLATED: Final = ("-I", "-S")
 _PAUSE: Final = 0.001
 """Seconds for which a thread that starts a builder lets others have the interpreter, before and halfway: it
 takes two milliseconds of Python, as long as some kernels, and no call is to wait for all of it."""
+_HELD_PAUSE: Final = 0.01
+"""Seconds between two looks whether the program still needs all processors."""
 _PACKAGES: Final = ("jitree", "numpy", "ml_dtypes", "numba", "llvmlite", "elftools")
 """This one and what is installed with it: what generators may import."""
 
@@ -141,6 +142,8 @@ def start_builder(
 
     OSError if the cache folder is not writable or no process can be started.
     """
+    import json  # in the thread, where no call waits for it
+
     look_for_ended()
     folder, log_path = str(target.parent), target.with_suffix(cache.LOG_SUFFIX)
     packages = {*_PACKAGES, *(recipe.generator.partition(".")[0] for recipe in recipes)}
@@ -221,6 +224,8 @@ class BuilderThread(Thread):
     def run(self) -> None:
         try:
             give_way()
+            while self.work.is_held:  # of one processor a process that starts has a good part
+                time.sleep(_HELD_PAUSE)
             self._builder = start_builder(*self._arguments)
             if self._builder is not None and self._builds is not None and self._builds.is_limit:
                 self._builder.limit(self._builds.limit)

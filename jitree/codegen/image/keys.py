@@ -64,9 +64,13 @@ def source_key(recipe: Recipe) -> bytes:
     return hashed((stated, *recipe.data))
 
 
+@cache
 def environment(level: str = "") -> bytes:
     """Digests the processor or level, and the compiler."""
     return hashed((processor_key(level), *_versions()))
+
+
+processor.kept.extend((environment,))
 
 
 def processor_key(level: str = "") -> bytes:

@@ -43,10 +43,10 @@ Values = Mapping[str, int | bytes]
 
 
 def alike(sources: Sequence[tuple[bytes, ...]]) -> list[list[int]]:
-    """Numbers, for the data of each image, those that it hardly differs from, and itself.
+    """Lists, for each image's data, numbers of those that hardly differ from it.
 
-    The first bytes are a text; what follows says which part of it the image is of, and is the same of those
-    that are alike. One without data is like no other.
+    Its own number is among them. The first bytes are a text; what follows says which part of it the image is
+    of, and is the same of those that are alike. One without data is like no other.
     """
     found: list[list[int]] = []
     groups: dict[tuple[object, ...], list[list[int]]] = {}

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pickle
-import signal
 import sys
 import threading
 import time
-import traceback
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -119,7 +116,7 @@ class WorkList:
             word = max(words)
             if word == _NOT:
                 return None
-            if word // _KINDS <= _ASIDE and time.monotonic() < self._held[0]:
+            if word // _KINDS <= _ASIDE and self.is_held:
                 return 0, _NOT
             number = words.index(word)
             self._words[number] = _NOT
@@ -137,7 +134,7 @@ class WorkList:
         fcntl.lockf(self._opened.number, fcntl.LOCK_EX)
         try:
             left = sum(word != _NOT for word in self._words.tolist())
-            is_held = time.monotonic() < self._held[0]
+            is_held = self.is_held
             for number in numbers:
                 if len(taken) == most or left - len(taken) <= limit:
                     break
@@ -155,6 +152,11 @@ class WorkList:
     def put_aside(self, number: int) -> None:
         """No call ends sooner by one."""
         self._put(number, _ASIDE)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the program has the processors to itself."""
+        return time.monotonic() < self._held[0]
 
     def hold(self) -> None:
         """Keeps processes from what is put aside or off, for a moment."""
@@ -229,6 +231,8 @@ class _Copy:
     other work fails. Its results lie in a file in memory."""
 
     def __init__(self, work: Callable[[Item], object], items: Sequence[Item], numbers: Iterable[int]) -> None:
+        import pickle  # not for a list of work, which programs have
+
         self._opened = OwnedDescriptor(MEMORY_FILE, "jitree-results")
         self._status: int | None = None
         self._processes: list[int] = []
@@ -243,6 +247,8 @@ class _Copy:
             if self._processes != [0]:
                 self.__exit__()
                 raise
+            import traceback
+
             traceback.print_exc()
         finally:
             if self._processes == [0]:
@@ -253,9 +259,12 @@ class _Copy:
 
     def __exit__(self, *exception: object) -> None:
         self._opened.close()
-        for process in self._processes if self._status is None else ():
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+        if self._status is None:
+            import signal
+
+            for process in self._processes:
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
 
     def results(self) -> dict[int, Result]:
         """What came of the items, by their numbers; raises what the work raised."""
@@ -265,6 +274,8 @@ class _Copy:
             data = output.read()
         if self._status:
             raise InternalError("a copy of the process that writes machine code has failed; see its output")
+        import pickle
+
         results, failure = pickle.loads(data)
         if failure is not None:
             raise failure

@@ -93,19 +93,12 @@ class KernelCosts:
         self._program = program
         self._ordinals = ordinals
 
-    def of_workgroup(self, kernel: int, count: int) -> float:
-        """Estimates a mean workgroup from the first and last one.
+    def of_workgroup(self, kernel: int) -> float:
+        """Estimates the first one: tiles at the end of a row or column are smaller, most are not.
 
-        The middle one counts where these differ.
-
-        Tiles at the end of a row or column are smaller.
+        To read one takes as long as some kernels.
         """
-        function = self._program.functions[self._ordinals[kernel]]
-        ends = dict.fromkeys((0, max(count - 1, 0)))
-        costs = [_Reading(self._program, function, number).cost() for number in ends]
-        if costs[0] != costs[-1] and count > 2:  # where they do not differ, the middle one does not
-            costs.append(_Reading(self._program, function, count // 2).cost())
-        return sum(costs) / len(costs)
+        return _Reading(self._program, self._program.functions[self._ordinals[kernel]]).cost()
 
 
 class _Loop(NamedTuple):
@@ -128,14 +121,12 @@ class _Around(NamedTuple):
 class _Reading:
     """The way through one function. Word indices count from its first word."""
 
-    def __init__(self, program: DecodedModule, function: DecodedFunction, number: int) -> None:
-        """``number``: x of the workgroup, in the first row."""
+    def __init__(self, program: DecodedModule, function: DecodedFunction) -> None:
         starts = program.instruction_words
         first, last = bisect_left(starts, function.start), bisect_left(starts, function.end)
         self._starts = [start - function.start for start in starts[first:last]]
         self._words: list[int] = program.words[function.start : function.end].tolist()
-        x, y, z = (function.argument_slots[place][1] for place in (_X, _Y, _Z))
-        self._known: Known = {x: number, y: 0, z: 0}
+        self._known: Known = {function.argument_slots[place][1]: 0 for place in (_X, _Y, _Z)}
         self._compared: dict[int, tuple[int, int]] = {}
         """The registers that a truth in a register compares."""
         self._bounds: dict[int, tuple[int, int | None]] = {}

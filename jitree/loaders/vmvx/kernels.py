@@ -17,7 +17,7 @@ from jitree.dispatch.native.source import ModuleSource, by_itself, encode, from_
 from jitree.errors import StatusError
 from jitree.regs.layout import Entry, MachineState
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
-from jitree.vmfb.words import FUSED
+from jitree.vmfb.words import FUSED, OPCODE_NAMES
 
 if TYPE_CHECKING:
     from jitree.codegen.image.batch import ImageBatch
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 KEEPS: Final = frozenset(("global.store.ref", "global.store.indirect.ref"))
 """Instructions of an executable due to which a kernel may find less scratch memory than another one did."""
+_CALLS: Final = frozenset(name for name in OPCODE_NAMES if name.startswith("call."))
 CHANGE_LISTS: Final = ("list.set", "list.resize", "list.reserve", "list.swap")
 """Beginnings of mnemonics that could leave a worker context's list of bindings changed for the next span."""
 
@@ -176,8 +177,7 @@ def recipes(executable: BytecodeModule) -> list[Recipe]:
 def _source_of(source: ModuleSource, ordinal: int) -> tuple[ModuleSource, int]:
     """What the code of a kernel depends on, and its ordinal in that."""
     own = by_itself(source, ordinal)
-    calls = any(mnemonic.startswith("call.") for mnemonic in mnemonics(own))
-    return (source, ordinal) if calls else (own, 0)
+    return (own, 0) if _CALLS.isdisjoint(mnemonics(own)) else (source, ordinal)
 
 
 def _kernel(

@@ -165,10 +165,10 @@ def _compiled(
         return WorkerContext(create(), binding_count, packed)
 
     @cache
-    def sizes(kernel: int, count: int) -> float:
+    def sizes(kernel: int) -> float:
         from jitree.loaders.vmvx.analysis import KernelCosts  # now: most calls are too short to ask
 
-        return KernelCosts(executable.program, ordinals).of_workgroup(kernel, count)
+        return KernelCosts(executable.program, ordinals).of_workgroup(kernel)
 
     counts = (row.binding_count for row in rows)
     binding_count = max((MAXIMUM_BINDINGS if count is None else count for count in counts), default=0)

@@ -284,6 +284,8 @@ class CompiledKernels(Finalized):
             is_time = policy.builds or policy.worth_aside(INTERPRETED_FIRST, running.nanoseconds)
         if is_time:
             self._use(ordinal, wanted.get())
+            if policy.holds:  # also a builder that is only now to start
+                batch.hold()
 
     def has_left(self, ordinal: int) -> bool:
         """Whether compiled code cannot run what the VM still runs of a kernel."""

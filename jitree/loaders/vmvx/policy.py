@@ -101,8 +101,8 @@ def left(estimate: float, passed: float, interpreted: float) -> float:
     return max(estimate - max(passed - interpreted, 0.0), STILL * passed)
 
 
-Sizes = Callable[[int, int], float]
-"""Instructions of a workgroup, by kernel and number of workgroups (:mod:`jitree.loaders.vmvx.analysis`)."""
+Sizes = Callable[[int], float]
+"""Instructions of a workgroup, by kernel (:mod:`jitree.loaders.vmvx.analysis`)."""
 
 
 class Running(NamedTuple):
@@ -198,8 +198,7 @@ def _guessed(
     dispatches: Sequence[ListedDispatch], costs: Mapping[int, float], sizes: Sizes
 ) -> dict[int, float]:
     """Seconds of a workgroup of each kernel: as measured, or its instructions at the pace of those."""
-    counts = {item.kernel: item.workgroups for item in dispatches}
-    sized = {kernel: sizes(kernel, count) for kernel, count in counts.items()}
+    sized = {item.kernel: sizes(item.kernel) for item in dispatches}
     known = [(item.kernel, item.workgroups) for item in dispatches if item.kernel in costs]
     seconds = sum(costs[kernel] * count for kernel, count in known)
     instructions = sum(sized[kernel] * count for kernel, count in known)
@@ -322,7 +321,7 @@ class WaitingPolicy:
         self.holds = False
         """Whether builders are to leave all processors to a first call: it ends sooner than they do."""
         self.fills = False
-        """Whether the program has a thread for each of several processors."""
+        """Whether the program has a thread for each processor."""
         self.kernel = 0.0
         """Seconds that interpreting what is left of the kernel that runs takes."""
 
@@ -383,7 +382,7 @@ class WaitingPolicy:
         spent = sum(self.spent) + _NANO * running.nanoseconds
         is_first = self._is_first(now, spent)
         build, count, is_overdue = everything.estimate, processors(), False
-        self.fills = self.fills or 1 < count <= rest.threads
+        self.fills = self.fills or count <= rest.threads
         if everything.begun is not None:
             if self._at_begin is None:
                 self._at_begin = spent

@@ -77,7 +77,7 @@ DISPATCHES = [
 
 
 def _sizes(*sizes: float) -> vmvx_policy.Sizes:
-    return lambda kernel, count: sizes[kernel]
+    return lambda kernel: sizes[kernel]
 
 
 def test_what_is_left_of_a_list() -> None:
@@ -170,7 +170,7 @@ def test_calls_after_the_first_leave_the_processors_to_the_build(
     rest = LeftToDo(0.1, 0.5 * processors, processors)
     policy.decide(at_begin, rest, 4.0, 0.0)
     assert policy.share == ALL and policy.may_go_on(at_begin)
-    assert policy.fills is policy.holds is (processors > 1), "builders leave it all processors"
+    assert policy.fills and policy.holds, "builders leave it all processors"
     policy.spend(0, int(0.5e9) * processors)
     interrupts.end_call(None)
     provider.begun = clock.now
@@ -274,9 +274,10 @@ def test_a_larger_build_is_begun_later() -> None:
 
 @pytest.mark.parametrize(("gain", "builds"), [(0.0, False), (0.04, False), (0.06, True)])
 def test_a_builder_has_its_share_of_the_processors_where_it_saves_more_than_it_takes(
-    gain: float, builds: bool
+    gain: float, builds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call of half a second, all of whose kernels take four."""
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
     policy = WaitingPolicy(_provider(4.0), 1)
     policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.1, 0.5, 1), 4.0, gain)
     assert (policy.share, policy.builds, policy.holds) == (ALL, builds, False)
@@ -396,6 +397,22 @@ def test_kernels_are_built_beside_a_call_that_ends_sooner(
     assert (_run(hanging) == 1).all()
     assert compiled._batch.begun is not None and compiled._batch.gives_way
     assert compiled._policy.share == ALL and not compiled._policy.builds
+
+
+def test_on_one_processor_a_builder_begins_when_the_call_has_ended(
+    hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one, which ends sooner: of a single processor a process that starts would have a part."""
+    held = list[bool]()
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: 1)
+    monkeypatch.setattr(batch.ImageBatch, "hold", lambda images: held.append(images.begun is not None))
+    for waited_for in (image.Provider, batch.ImageBatch):
+        monkeypatch.setattr(waited_for, "estimate", 100.0)
+    monkeypatch.setattr(batch.ImageBatch, "shares", [100.0])
+    assert (_run(hanging) == 1).all()
+    compiled = hanging._compiled
+    assert compiled is not None and compiled._policy.holds and not compiled._policy.builds
+    assert True in held, "also the builder that has begun since the last decision"
 
 
 def test_to_wait_for_a_kernel_takes_longer_than_to_build_it_among_others(
