@@ -112,7 +112,7 @@ def not_installed(error: ImportError) -> str:
     """What is missing, and how it is had."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return f"a Python package cannot be imported: {error}"
-    package = error.name.partition(".")[0]
+    package = error.name.partition(".")[0].replace("elftools", "pyelftools")  # as pip knows it
     if package in _COMPILERS:
         return (
             f"the Python package {package} is not installed; numba and llvmlite compile machine code: "

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from jitree.base.records import rows_of
 from jitree.cuda import executable_format, ptx
-from jitree.errors import StatusError, is_interruption
+from jitree.errors import StatusError, UnavailableError, is_interruption, not_installed
 from jitree.loaders import elf_format
 from jitree.loaders.elf_file import bad_elf, read_elf
 from jitree.loaders.embedded_elf import open_library
@@ -43,7 +43,7 @@ Named = Iterator[tuple[str, list[str]]]
 
 
 def executable_lines(module: ModuleTables) -> Iterator[str]:
-    """A part for each executable; the first damage found is raised after all of them."""
+    """A part for each executable; why the first one is not shown is raised after all of them."""
     damage: StatusError | None = None
     found = False
     for index, segment in enumerate(module.rodata):
@@ -55,7 +55,7 @@ def executable_lines(module: ModuleTables) -> Iterator[str]:
             yield from _lines(segment.data)
         except StatusError as error:
             error.with_context(f"reading the executable in .rodata[{index}] of {module.archive.name}")
-            yield f"  // damaged: {error}"
+            yield f"  // not shown: {error}"
             damage = damage or error
         yield ""
     if not found:
@@ -99,6 +99,8 @@ def _elf_lines(data: memoryview) -> Iterator[str]:
             left -= len(line)
             if left < 0:
                 raise bad_elf("its sections or names overlap; the data is damaged")
+    except ImportError as error:
+        raise UnavailableError(not_installed(error)) from None
     except Exception as error:  # pyelftools raises what it meets: KeyError, struct.error, ELFError ...
         if isinstance(error, StatusError) or is_interruption(error):
             raise

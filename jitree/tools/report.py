@@ -145,4 +145,4 @@ def _until_damage(lines: Iterator[str]) -> Iterator[str]:
     try:
         yield from lines
     except StatusError as error:
-        yield f"damaged: {error}"
+        yield str(error)
