@@ -241,41 +241,6 @@ def test_no_two_classes_have_one_name() -> None:
     assert not [(name, str(path)) for path, found in files.items() for name in found if names[name] > 1]
 
 
-OF_A_SYSTEM = re.compile(
-    r"mprotect|memfd|futex|os\.sched_[gs]etaff|os\.eventfd|/proc/|ctypes\.CDLL\(|CDLL\(\"|sys\.platform"
-    r"|platform\.(machine|system)\(|os\.uname|getauxval|libm\.so|libgcc|mmap\.mmap\(.*PROT|F_ADD_SEALS|_SETSID"
-)
-ALSO = {"base/start.py", "codegen/image/builder_process.py"}
-"""What runs before the layer can be imported, and names no more of the system than mmap(2) and dlopen(3)."""
-
-
-def test_one_layer_names_the_system() -> None:
-    """Comments may say what a system has."""
-    found = [
-        (file.relative_to(PACKAGE).as_posix(), line.strip())
-        for file in FILES
-        if not file.relative_to(PACKAGE).as_posix().startswith("base/platform/")
-        and OF_A_SYSTEM.search(file.read_text(encoding="utf-8"))
-        for line in ast.unparse(_without_texts(file)).splitlines()
-        if OF_A_SYSTEM.search(line)
-    ]
-    assert not [line for name, line in found if name not in ALSO]
-    assert {name for name, _ in found} <= ALSO
-
-
-def _without_texts(file: Path) -> ast.Module:
-    """A file without the texts that explain it."""
-    found = ast.parse(file.read_text(encoding="utf-8"))
-    for node in ast.walk(found):
-        if isinstance(body := getattr(node, "body", None), list):
-            body[:] = [
-                line
-                for line in body
-                if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
-            ] or [ast.Pass()]
-    return found
-
-
 def test_devices_are_asked_by_their_contract() -> None:
     """Not by ``hasattr``, but what other libraries and versions of a system may lack."""
     found = [

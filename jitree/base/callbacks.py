@@ -21,7 +21,8 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from jitree.base.memory import once
-from jitree.base.platform import C_LIBRARY, MACHINE, SYSTEM, Mapping, map_code
+from jitree.base.platform import C_LIBRARY, MACHINE, Mapping, map_code
+from jitree.base.platform.threads import thread_pointer
 from jitree.errors import AFTER_OVERFLOW, StatusCode
 
 _ARGUMENTS: Final = 6
@@ -135,19 +136,6 @@ def _serve(address: int) -> None:
         _fail(address, error)
 
 
-@once
-def _to_thread_pointer() -> int:
-    """The way from a thread's identifier to its pointer, the same for all threads.
-
-    On aarch64 the C library's record of the thread is in between.
-    """
-    if MACHINE == "x86_64":
-        return 0
-    code = map_code(bytes.fromhex("40d03bd5c0035fd6"))  # mrs x0, TPIDR_EL0; ret
-    pointer: int = ctypes.CFUNCTYPE(ctypes.c_int64)(code.address)()
-    return pointer - get_ident()
-
-
 class _Table:
     """What the machine code of all callbacks shares; it lasts as long as the process."""
 
@@ -169,7 +157,7 @@ class _Table:
             import threading  # 2 ms
 
             main = threading.main_thread().ident or 0
-        self._words[0] = main + _to_thread_pointer() if MACHINE in _MACHINE_CODE and SYSTEM == "linux" else 0
+        self._words[0] = thread_pointer(main) if MACHINE in _MACHINE_CODE else 0
         self._words[1] = 0 if get_ident() != main else self._words[1]
 
     def _publish(self, place: int, serve: Callable[[int], None]) -> None:

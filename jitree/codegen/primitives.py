@@ -15,7 +15,6 @@ code these are pointers, not integers, so that LLVM makes vectors of loops over 
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
 import time
 from collections.abc import Callable
@@ -266,7 +265,7 @@ def ticks() -> int:
 
 def pause() -> None:
     """A thread calls it while it waits for another one."""
-    os.sched_yield()
+    time.sleep(0)
 
 
 def flush_denormals() -> int:

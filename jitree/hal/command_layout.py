@@ -194,11 +194,11 @@ class Functions(MemoryRecord):
 
     memmove: i64
     memset: i64
-    syscall: i64
-    sched_yield: i64
-    sched_getcpu: i64
-    sched_setaffinity: i64
-    pthread_self: i64
+    park: i64  # these five: `base.platform.address_for_threads`
+    give_way: i64
+    running_on: i64
+    place_thread: i64
+    this_thread: i64
     look_in: i64  # address of interrupts.look_in, called now and then by threads that submit
     first_look: Atomic  # of what the first of them calls instead, once; 0: it has been called
     look_ticks: i64  # how long they may go on without
@@ -231,7 +231,7 @@ class Job(MemoryRecord):
     log: Log  # of the Log record that is told of rows, 0 = none
     origin: i64  # number of the submission that Python made, 0 = machine code executes it in place
     number: i64  # among the jobs of the log
-    thread: i64  # that submitted it (pthread_self); with a log only
+    thread: i64  # that submitted it (Functions.this_thread); with a log only
     tell: i64  # `i64 (TOLD_*, job, row, 0)`, called before each row and after it; 0 = nothing
 
 

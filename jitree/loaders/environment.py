@@ -3,16 +3,15 @@
 Functions that a program declared external are imports: symbols that providers answer with a function address
 and a context. An import is called as ``i32 function(parameters, context, reserved)`` through a thunk.
 
-What the processor can do is eight 64-bit words, and answers to ``hal.cpu`` queries. One row per feature:
-LLVM's name, its bit in word 0, and the name that the operating system gives it.
+What the processor can do is eight 64-bit words, and answers to ``hal.cpu`` queries.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
@@ -23,42 +22,6 @@ from jitree.errors import NotFoundError, UnavailableError, UnimplementedError
 from jitree.regs.memory import address_of, zeroed
 
 WORD_COUNT: Final = 8
-
-_X86_64: Final = """
-    sse3 0 pni                  ssse3 1 ssse3               sse4.1 2 sse4_1
-    sse4.2 3 sse4_2             sse4a 4 sse4a               avx 10 avx
-    fma 11 fma                  fma4 12 fma4                xop 13 xop
-    f16c 14 f16c                avx2 15 avx2                avx512f 20 avx512f
-    avx512cd 21 avx512cd        avx512vl 22 avx512vl        avx512dq 23 avx512dq
-    avx512bw 24 avx512bw        avx512ifma 25 avx512ifma    avx512vbmi 26 avx512vbmi
-    avx512vpopcntdq 27 avx512_vpopcntdq                     avx512vnni 28 avx512_vnni
-    avx512vbmi2 29 avx512_vbmi2 avx512bitalg 30 avx512_bitalg
-    avx512bf16 31 avx512_bf16   avx512fp16 32 avx512_fp16
-    amx-tile 50 amx_tile        amx-int8 51 amx_int8        amx-bf16 52 amx_bf16
-    bmi - bmi1                  bmi2 - bmi2                 lzcnt - abm
-    popcnt - popcnt             movbe - movbe               gfni - gfni
-    avxvnni - avx_vnni
-"""
-"""Names of the flags line of /proc/cpuinfo, which lists only what the kernel lets programs use. ``-``: no
-executable asks for it."""
-
-_ARM_64: Final = """
-    fp-armv8 0 1:0/AdvSIMD             lse 1 1:8/FEAT_LSE         lse128 2 2:47/FEAT_LSE128
-    fullfp16 10 1:9,1:10/FEAT_FP16     fp16fml 11 1:23/FEAT_FHM   dotprod 12 1:20/FEAT_DotProd
-    i8mm 13 2:13/FEAT_I8MM             bf16 14 2:14/FEAT_BF16     sve 20 1:22
-    sve2 21 2:1           sve2p1 22 2:36      sve2-bitperm 23 2:4 f32mm 24 2:10         f64mm 25 2:11
-    sme 30 2:23/FEAT_SME               sme2 31 2:37/FEAT_SME2     sme2p1 32 2:38/FEAT_SME2p1
-    sme-f16f16 33 2:42/FEAT_SME_F16F16 sme-f64f64 34 2:25/FEAT_SME_F64F64
-    sme-i16i64 35 2:24/FEAT_SME_I16I64
-"""
-"""Words and bits of the kernel's HWCAP (1) and HWCAP2 (2), arch/arm64/include/uapi/asm/hwcap.h in Linux; and
-names of macOS, "Determining instruction set characteristics" of Apple."""
-
-_RISCV_64: Final = """
-    v 0 v              zvfhmin 1 zvfhmin   zvfh 2 zvfh         zvfbfwma 3 zvfbfwma
-    xsmtvdot 4 xsmtvdot                    zvl256b 5 zvl256b   zvl1024b 6 zvl1024b   zvl4096b 7 zvl4096b
-"""
-"""Extensions of the isa line of /proc/cpuinfo."""
 
 _NO_BIT: Final = "-"
 
@@ -91,28 +54,7 @@ class CpuData:
 @cache
 def host_cpu_data() -> CpuData:
     """The features of this machine's processor; none on an architecture without rows."""
-    if MACHINE == "x86_64":
-        return _read(_X86_64, processor.words("flags").__contains__)
-    if MACHINE == "aarch64":
-        return _read(_ARM_64, processor.has_capability)
-    if MACHINE == "riscv64":
-        return _read(_RISCV_64, _riscv_extensions(processor.words("isa")).__contains__)
-    return CpuData({})
-
-
-def _read(table: str, present: Callable[[str], bool]) -> CpuData:
-    fields = table.split()
-    rows = zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
-    return CpuData({name: (bit, present(source)) for name, bit, source in rows})
-
-
-def _riscv_extensions(isa: frozenset[str]) -> frozenset[str]:
-    """{"rv64imafdcv_zvfh"} -> {"i", "m", …, "v", "zvfh"}."""
-    extensions: set[str] = set()
-    for text in isa:
-        letters, *names = text.removeprefix("rv64").split("_")
-        extensions.update(letters, names)
-    return frozenset(extensions)
+    return CpuData(processor.known_features())
 
 
 ENVIRONMENT_SIZE: Final = 96

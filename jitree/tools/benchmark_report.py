@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 from jitree.base.platform import processor
+from jitree.base.platform.topology import describe
 from jitree.base.tables import TextTable
-from jitree.errors import InvalidArgumentError, StatusError, ignored
+from jitree.errors import InvalidArgumentError, StatusError
 from jitree.tools.element_parsing import parse_float
 from jitree.tools.reporting import error_line
 
@@ -281,8 +281,6 @@ _MOST_UNSETTLED: Final = 64
 _UNSETTLED_SECONDS: Final = 0.2
 """Batches, and seconds, after which a call is measured that still prepares something."""
 
-_CACHE_FOLDER: Final = Path("/sys/devices/system/cpu/cpu0/cache")
-
 
 @dataclass(frozen=True, slots=True)
 class Duration:
@@ -432,34 +430,8 @@ def machine_header(context: dict[str, Any]) -> str:
 
 
 def _caches() -> list[dict[str, Any]]:
-    caches = []
-    for folder in sorted(_CACHE_FOLDER.glob("index*")):
-        facts = {
-            name: "".join(_lines(folder / name)[:1]) for name in ("type", "level", "size", "shared_cpu_list")
-        }
-        if not facts["size"].endswith("K"):
-            continue
-        caches.append(
-            {
-                "type": facts["type"],
-                "level": int(facts["level"]),
-                "size": int(facts["size"][:-1]) * 1024,
-                "num_sharing": _count_processors(facts["shared_cpu_list"]),
-            }
-        )
-    return caches
-
-
-def _count_processors(text: str) -> int:
-    """Processors in a list like ``0-3,8``."""
-    count = 0
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        count += int(last or first) - int(first) + 1
-    return max(1, count)
-
-
-def _lines(path: Path) -> list[str]:
-    with ignored(OSError):
-        return path.read_text().splitlines()
-    return []
+    return [
+        {"type": cache.kind, "level": cache.level, "size": cache.size, "num_sharing": len(cache.sharing)}
+        for cache in describe(0).caches
+        if cache.size
+    ]

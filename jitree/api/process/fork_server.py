@@ -37,6 +37,7 @@ def main() -> None:
     sys.meta_path.insert(0, Packages(json.loads(sys.argv[1])))
     control = socket.socket(fileno=0)
     from jitree.api.process import serving
+    from jitree.base.platform.starting import OpenedProcess
 
     failure = serving.prepare()
     gc.collect()
@@ -47,14 +48,14 @@ def main() -> None:
         if not text:
             return
         if os.fork() == 0:
-            _keep(files, serving.serve, json.loads(text))
+            _keep(files, OpenedProcess, serving.serve, json.loads(text))
         for file in files:
             os.close(file)
     _, (connection, _), _, _ = socket.recv_fds(control, _MOST, 2)
     serving.refuse(socket.socket(fileno=connection), failure)
 
 
-def _keep(files: list[int], serve: Any, options: dict[str, Any]) -> None:
+def _keep(files: list[int], open_process: Any, serve: Any, options: dict[str, Any]) -> None:
     """Starts a child, and ends it when the second file, a socket, closes; tells there how the child has
     ended. Native code in the child can do nothing to the process that does this."""
     connection, life = files
@@ -67,7 +68,8 @@ def _keep(files: list[int], serve: Any, options: dict[str, Any]) -> None:
         serve(socket.socket(fileno=0), options, keeper)
         os._exit(0)
     waited = select.poll()
-    waited.register(os.pidfd_open(child), select.POLLIN)
+    opened = open_process(child)
+    waited.register(opened.descriptor, select.POLLIN)
     waited.register(0, select.POLLIN)
     waited.poll()
     os.kill(child, signal.SIGKILL)  # it is not reaped yet: the number is its own

@@ -27,9 +27,10 @@ from jitree.api.process import messages
 from jitree.api.sandbox import Limits
 from jitree.base import cancel_scopes
 from jitree.base.cancel_scopes import Scope
-from jitree.base.finalizers import Finalized, OwnedDescriptor, guard
+from jitree.base.finalizers import Finalized, guard
 from jitree.base.platform import SYSTEM
 from jitree.base.platform.files import CAN_SEAL
+from jitree.base.platform.starting import CAN_OPEN_PROCESSES, OpenedProcess
 from jitree.codegen.image.cache import VARIABLE, place
 from jitree.codegen.image.keys import folders_of
 
@@ -130,7 +131,7 @@ def _end() -> None:
 
 def ask_for_child(options: bytes) -> tuple[socket.socket, socket.socket]:
     """Has a child started: the sockets for messages to it, and to its keeper. UNAVAILABLE without one."""
-    if not CAN_SEAL:
+    if not (CAN_SEAL and CAN_OPEN_PROCESSES):
         raise errors.UnavailableError(f"no process can be confined on {SYSTEM}")
     try:
         with _lock:
@@ -185,15 +186,6 @@ _WAIT: Final = 10.0
 """Seconds that the system may take to end a process."""
 
 
-class _Process:
-    """A descriptor of a process."""
-
-    def __init__(self, pid: int) -> None:
-        """OSError if it has ended."""
-        self._file = OwnedDescriptor(os.pidfd_open, pid)
-        self.descriptor = self._file.number
-
-
 class Child(Finalized):
     """A confined process with a session. Another process, its keeper, ends it when we let go of its life."""
 
@@ -220,7 +212,7 @@ class Child(Finalized):
             "arithmetic": arithmetic, "builtins": builtins, "given": given,
         }  # fmt: skip
         self._socket, self._life = ask_for_child(json.dumps(options).encode())
-        self._process: _Process | None = None
+        self._process: OpenedProcess | None = None
         self.will_end()
         try:
             with Scope(_START):
@@ -229,7 +221,7 @@ class Child(Finalized):
             raise errors.UnavailableError(f"no process can be confined here: {error.message}") from None
         self.pid: int = ready.head["ready"]
         try:
-            self._process = _Process(self.pid)
+            self._process = OpenedProcess(self.pid)
         except OSError as error:
             errors.pass_interruption(error)
             raise self._ended("while it started") from None
@@ -266,7 +258,7 @@ class Child(Finalized):
         """Its threads are stopped while it is not asked: native code goes on in none of them."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._process.descriptor, number)
+                self._process.signal(number)
 
     def _answer(self, file: int, doing: str) -> messages.Message:
         try:

@@ -273,6 +273,22 @@ def address_of_function(name: str) -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+_OF_THREADS: Final = {
+    "park": "syscall",
+    "give_way": "sched_yield",
+    "running_on": "sched_getcpu",
+    "place_thread": "sched_setaffinity",
+    "this_thread": "pthread_self",
+}
+
+
+def address_for_threads(name: str) -> int:
+    """Finds a C function: of threads by what it does, others by name.
+
+    What the system lacks does nothing."""
+    return address_of_function(_OF_THREADS.get(name, name)) or address_of_function("labs")
+
+
 def open_library(path: str) -> ctypes.CDLL:
     """Opens a library with all that it needs; OSError with the linker's message if it cannot. All symbols are
     bound now: with lazy binding a missing one would end the process when called."""

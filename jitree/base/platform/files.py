@@ -1,4 +1,4 @@
-"""Makes files in memory, and reads what the system says of a process.
+"""Makes files in memory, and reads what systems say of process and machine.
 
 Linux has memory files without a name. Elsewhere, and where they are refused, a temporary file whose name is
 taken away does the same. What Linux says under ``/proc`` macOS has no file for: each function says what is
@@ -7,15 +7,20 @@ not to be had then.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.finalizers import OwnedDescriptor
+from jitree.base.platform import SYSTEM
 from jitree.base.records import NamedTuple
 from jitree.errors import pass_interruption, system_refusals
+
+if TYPE_CHECKING:
+    import socket
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 _MAPS: Final = "/proc/self/maps"
@@ -24,6 +29,10 @@ _BOOT: Final = "/proc/sys/kernel/random/boot_id"
 _ADD_SEALS: Final = 1033
 _SEALS: Final = 1 | 2 | 4 | 8
 """F_ADD_SEALS of fcntl(2); F_SEAL_SEAL, SHRINK, GROW, WRITE."""
+_GET_ADDRESS: Final = {"linux": 0x8915, "darwin": 0xC0206921}
+"""SIOCGIFADDR of ioctl(2)."""
+_REQUEST, _NAME, _ADDRESS = 256, 15, 20
+"""Bytes of what it is asked with, at least; of a name; and where the address lies."""
 _CLOSED_ON_EXECUTION: Final = 1
 _EXECUTABLE: Final = 16
 """Linux 6.3 and newer want to be told that the file will be executed; older kernels refuse the flag."""
@@ -132,6 +141,15 @@ def read_memory(address: int, size: int) -> bytes | None:
 def _memory_of(process: int) -> OwnedDescriptor:
     """The memory of this process: what a fork's child has of its parent is still the parent's."""
     return OwnedDescriptor(os.open, _MEMORY, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def address_of_interface(any_socket: socket.socket, name: str) -> str:
+    """The IPv4 address of an interface of the network. OSError if it has none, and where the system does not
+    say it."""
+    if SYSTEM not in _GET_ADDRESS:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), name)
+    answer = fcntl.ioctl(any_socket, _GET_ADDRESS[SYSTEM], name.encode()[:_NAME].ljust(_REQUEST, b"\0"))
+    return ".".join(map(str, answer[_ADDRESS : _ADDRESS + 4]))
 
 
 def machine_identity() -> str:

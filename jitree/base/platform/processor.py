@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import _lru_cache_wrapper, cache
 from typing import Any, Final
 
@@ -154,7 +154,7 @@ def fuses() -> bool:
     return "fma" in words("flags") or machine() == "aarch64"
 
 
-_ARM_FEATURES: Final = {"dotprod": "1:20/FEAT_DotProd", "i8mm": "2:13/FEAT_I8MM"}
+_ARM_FEATURES: Final = frozenset(("dotprod", "i8mm"))
 
 
 @cache
@@ -162,7 +162,7 @@ def arm_features() -> frozenset[str]:
     """Names the extensions of an AArch64 that code is made for, as LLVM does."""
     if assumed() or platform.MACHINE != "aarch64":
         return frozenset()
-    return frozenset(name for name, source in _ARM_FEATURES.items() if has_capability(source))
+    return frozenset(name for name, (_, present) in known_features().items() if present) & _ARM_FEATURES
 
 
 kept: Final[list[_lru_cache_wrapper[Any]]] = [description, words, fuses, arm_features]
@@ -186,3 +186,72 @@ def has_capability(source: str) -> bool:
     asked = f"hw.optional.arm.{name}".encode()
     done = C_LIBRARY.sysctlbyname(asked, ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0))
     return done == 0 and value.value == 1
+
+
+# One row per extension: LLVM's name, its bit in the first of the words that executables are given (``-``: no
+# executable asks for it), and what the system calls it. Linux says what x86-64 and RISC-V have in words of
+# ``/proc/cpuinfo``, and what an AArch64 has in bits of two words; macOS answers questions by name.
+
+X86_64: Final = """
+    sse3 0 pni                  ssse3 1 ssse3               sse4.1 2 sse4_1
+    sse4.2 3 sse4_2             sse4a 4 sse4a               avx 10 avx
+    fma 11 fma                  fma4 12 fma4                xop 13 xop
+    f16c 14 f16c                avx2 15 avx2                avx512f 20 avx512f
+    avx512cd 21 avx512cd        avx512vl 22 avx512vl        avx512dq 23 avx512dq
+    avx512bw 24 avx512bw        avx512ifma 25 avx512ifma    avx512vbmi 26 avx512vbmi
+    avx512vpopcntdq 27 avx512_vpopcntdq                     avx512vnni 28 avx512_vnni
+    avx512vbmi2 29 avx512_vbmi2 avx512bitalg 30 avx512_bitalg
+    avx512bf16 31 avx512_bf16   avx512fp16 32 avx512_fp16
+    amx-tile 50 amx_tile        amx-int8 51 amx_int8        amx-bf16 52 amx_bf16
+    bmi - bmi1                  bmi2 - bmi2                 lzcnt - abm
+    popcnt - popcnt             movbe - movbe               gfni - gfni
+    avxvnni - avx_vnni
+"""
+"""Names of the flags line of /proc/cpuinfo, which lists only what the kernel lets programs use."""
+
+ARM_64: Final = """
+    fp-armv8 0 1:0/AdvSIMD             lse 1 1:8/FEAT_LSE         lse128 2 2:47/FEAT_LSE128
+    fullfp16 10 1:9,1:10/FEAT_FP16     fp16fml 11 1:23/FEAT_FHM   dotprod 12 1:20/FEAT_DotProd
+    i8mm 13 2:13/FEAT_I8MM             bf16 14 2:14/FEAT_BF16     sve 20 1:22
+    sve2 21 2:1           sve2p1 22 2:36      sve2-bitperm 23 2:4 f32mm 24 2:10         f64mm 25 2:11
+    sme 30 2:23/FEAT_SME               sme2 31 2:37/FEAT_SME2     sme2p1 32 2:38/FEAT_SME2p1
+    sme-f16f16 33 2:42/FEAT_SME_F16F16 sme-f64f64 34 2:25/FEAT_SME_F64F64
+    sme-i16i64 35 2:24/FEAT_SME_I16I64
+"""
+"""Words and bits of the kernel's HWCAP (1) and HWCAP2 (2), arch/arm64/include/uapi/asm/hwcap.h in Linux; and
+names of macOS, "Determining instruction set characteristics" of Apple."""
+
+RISCV_64: Final = """
+    v 0 v              zvfhmin 1 zvfhmin   zvfh 2 zvfh         zvfbfwma 3 zvfbfwma
+    xsmtvdot 4 xsmtvdot                    zvl256b 5 zvl256b   zvl1024b 6 zvl1024b   zvl4096b 7 zvl4096b
+"""
+"""Extensions of the isa line of /proc/cpuinfo."""
+
+
+def known_features() -> dict[str, tuple[str, bool]]:
+    """Says of each extension its bit, and whether this processor has it.
+
+    By LLVM's names; nothing on an architecture without rows."""
+    if platform.MACHINE == "x86_64":
+        return read_features(X86_64, words("flags").__contains__)
+    if platform.MACHINE == "aarch64":
+        return read_features(ARM_64, has_capability)
+    if platform.MACHINE == "riscv64":
+        return read_features(RISCV_64, _riscv_extensions(words("isa")).__contains__)
+    return {}
+
+
+def read_features(table: str, present: Callable[[str], bool]) -> dict[str, tuple[str, bool]]:
+    """Reads a table; ``present``: whether the processor has what the system calls so."""
+    fields = table.split()
+    rows = zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
+    return {name: (bit, present(source)) for name, bit, source in rows}
+
+
+def _riscv_extensions(isa: frozenset[str]) -> frozenset[str]:
+    """{"rv64imafdcv_zvfh"} -> {"i", "m", …, "v", "zvfh"}."""
+    extensions: set[str] = set()
+    for text in isa:
+        letters, *names = text.removeprefix("rv64").split("_")
+        extensions.update(letters, names)
+    return frozenset(extensions)

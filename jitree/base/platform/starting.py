@@ -1,4 +1,4 @@
-"""Starts programs without holding up other threads.
+"""Starts programs without holding up other threads, and holds on to processes.
 
 What Python itself has keeps the interpreter until the new process runs its program, for milliseconds on a
 busy machine.
@@ -7,13 +7,18 @@ busy machine.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from jitree.base.finalizers import OwnedDescriptor
 from jitree.base.platform import C_LIBRARY, SYSTEM
 from jitree.errors import ignored
 
+CAN_OPEN_PROCESSES: Final = hasattr(os, "pidfd_open")
+"""Whether there is :class:`OpenedProcess`."""
 _LARGEST: Final = 1024
 """Bytes, more than any C library's objects for file actions, attributes and sets of signals have."""
 _FLAGS: Final = 0x04 | 0x08 | (0x400 if SYSTEM == "darwin" else 0x80)
@@ -66,6 +71,24 @@ def go_after(process: int, niceness: int) -> None:
     os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
     with ignored(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as group:
         group.write(str(niceness))
+
+
+class OpenedProcess:
+    """A process that no other takes the number of while this is open. ``descriptor`` is readable when it has
+    ended."""
+
+    def __init__(self, pid: int) -> None:
+        """OSError if it has ended, or no process can be opened.
+
+        Linux opens processes."""
+        if not CAN_OPEN_PROCESSES:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), f"process {pid}")
+        self._file = OwnedDescriptor(os.pidfd_open, pid)
+        self.descriptor = self._file.number
+
+    def signal(self, number: int) -> None:
+        """ProcessLookupError if it has ended."""
+        signal.pidfd_send_signal(self.descriptor, number)
 
 
 def _texts(texts: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:

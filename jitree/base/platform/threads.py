@@ -7,14 +7,16 @@ submits work does it alone (:data:`CAN_PARK`).
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+from _thread import get_ident
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from jitree.base.finalizers import Finalizer, OwnedDescriptor, guard
-from jitree.base.platform import MACHINE, SYSTEM
+from jitree.base.platform import MACHINE, SYSTEM, map_code
 from jitree.errors import pass_interruption
 
 CAN_PARK: Final = SYSTEM == "linux"
@@ -71,6 +73,28 @@ def order_stores() -> None:
     for _ in ("give it back", "take it again"):
         with _ordering:
             pass
+
+
+@cache
+def _to_pointer() -> int | None:
+    """The way from a thread's identifier to its pointer, the same for all threads.
+
+    On aarch64 the C library's record of the thread is in between. None where that is not known."""
+    if SYSTEM != "linux" or MACHINE not in ("x86_64", "aarch64"):
+        return None
+    if MACHINE == "x86_64":
+        return 0
+    code = map_code(bytes.fromhex("40d03bd5c0035fd6"))  # mrs x0, TPIDR_EL0; ret
+    pointer: int = ctypes.CFUNCTYPE(ctypes.c_int64)(code.address)()
+    return pointer - get_ident()
+
+
+def thread_pointer(identifier: int) -> int:
+    """Where a register leads machine code of a thread: FS, or TPIDR_EL0.
+
+    0 where the system keeps something else there."""
+    way = _to_pointer()
+    return 0 if way is None else identifier + way
 
 
 def allowed_processors(thread: int = 0) -> set[int]:

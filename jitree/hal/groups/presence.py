@@ -13,14 +13,12 @@ for it in vain; what it has done its part of, and what others do among themselve
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import json
 import os
 import secrets
 import selectors
 import socket
-import struct
 import time
 import warnings
 from collections import Counter
@@ -28,7 +26,7 @@ from threading import Event, Thread
 from typing import Any, Final
 
 from jitree.base.finalizers import SharedWeakSet, guard
-from jitree.base.platform.files import machine_identity
+from jitree.base.platform.files import address_of_interface, machine_identity
 from jitree.errors import UnavailableError, ignored, pass_interruption
 
 NOTE_BYTES: Final = 1024
@@ -54,8 +52,6 @@ _KEEP_ALIVE: Final = (
 )
 """A machine that is cut off counts as one that has ended after 20 s. A stopped process does not: its machine
 answers."""
-_GET_ADDRESS: Final = 0x8915
-"""SIOCGIFADDR of Linux: the IPv4 address of an interface."""
 
 LEFT: Final = "left"
 FAILED: Final = "failed"
@@ -409,7 +405,5 @@ def _addresses() -> list[str]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             with ignored(OSError):  # it has none
-                request = struct.pack("256s", name.encode()[:15])
-                address = fcntl.ioctl(any_socket, _GET_ADDRESS, request)[20:24]
-                found.append(socket.inet_ntoa(address))
+                found.append(address_of_interface(any_socket, name))
     return [address for address in found if not address.startswith("127.")]

@@ -1,4 +1,4 @@
-"""Places workers on processors by what Linux says of these: nodes, cores, caches, speed.
+"""Places workers on processors by what the system says of these: nodes, cores, caches, speed.
 
 Without a wish the workers of a device are placed nowhere, and this is not imported.
 """
@@ -12,10 +12,10 @@ from typing import Final
 
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.platform.threads import allowed_processors, running_on
+from jitree.base.platform.topology import ROOT, Processor, numbers, processors
 from jitree.base.records import NamedTuple
-from jitree.errors import InvalidArgumentError, pass_interruption
+from jitree.errors import InvalidArgumentError
 
-SYSTEM: Final = Path("/sys/devices/system")
 _LEVELS: Final = {"efficiency": "low", "performance": "high"}
 """Other names of levels of performance."""
 _FAVORED: Final = {
@@ -28,23 +28,6 @@ _CURRENT: Final = "current"
 _KINDS: Final = {"Data": "d", "Instruction": "i", "Unified": "d"}
 
 
-class Processor(NamedTuple):
-    """What the system says of a logical processor."""
-
-    number: int
-    node: int
-    package: int
-    cluster: int
-    siblings: tuple[int, ...]
-    """The processors of its core."""
-    capacity: int
-    """How fast it is, compared with others."""
-    caches: dict[str, int]
-    """Bytes by name."""
-    sharing: tuple[int, ...]
-    """The processors that share its last cache."""
-
-
 class Wishes(NamedTuple):
     """What the flags ``--task_topology_*`` say; their values have been checked."""
 
@@ -55,7 +38,7 @@ class Wishes(NamedTuple):
     mode: str = "physical_cores"
 
 
-def place(wishes: Wishes, most: int, root: Path = SYSTEM) -> list[tuple[int | None, tuple[int, ...]]]:
+def place(wishes: Wishes, most: int, root: Path = ROOT) -> list[tuple[int | None, tuple[int, ...]]]:
     """A node (None: several) and the processors of its workers, for each queue: one worker for a core.
 
     INVALID_ARGUMENT for a node that is not there.
@@ -71,52 +54,6 @@ def place(wishes: Wishes, most: int, root: Path = SYSTEM) -> list[tuple[int | No
         (node, tuple(row.number for row in _distributed(members, distribution)[:most]))
         for node, members in groups
     ]
-
-
-def processors(root: Path = SYSTEM) -> list[Processor]:
-    """The processors that this process may use."""
-    return [_read(root / "cpu" / f"cpu{number}", number) for number in sorted(allowed_processors())]
-
-
-def _read(folder: Path, number: int) -> Processor:
-    caches: dict[str, int] = {}
-    sharing: tuple[int, ...] = (number,)
-    for cache in sorted(folder.glob("cache/index*")):
-        kind, level = _text(cache / "type"), _text(cache / "level")
-        caches[f"l{level}{_KINDS.get(kind, '')}"] = _bytes(_text(cache / "size"))
-        sharing = _numbers(_text(cache / "shared_cpu_list")) or sharing
-    topology = folder / "topology"
-    node = next((int(path.name[4:]) for path in folder.glob("node[0-9]*")), 0)
-    capacity = _text(folder / "cpu_capacity") or _text(folder / "cpufreq" / "cpuinfo_max_freq")
-    return Processor(
-        number,
-        node,
-        int(_text(topology / "physical_package_id") or 0),
-        int(_text(topology / "cluster_id") or 0),
-        _numbers(_text(topology / "thread_siblings_list")) or (number,),
-        int(capacity or 0),
-        caches,
-        sharing,
-    )
-
-
-def _text(path: Path) -> str:
-    """What a file of the system says; nothing where there is none, as in containers."""
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        pass_interruption(error)
-        return ""
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """``0-2,8`` → 0, 1, 2, 8."""
-    ends = (part.partition("-") for part in text.split(",") if part)
-    return tuple(number for first, _, last in ends for number in range(int(first), int(last or first) + 1))
-
-
-def _bytes(text: str) -> int:
-    return int(text.rstrip("KM") or 0) << {"K": 10, "M": 20}.get(text[-1:], 0)
 
 
 def _is_first(row: Processor) -> bool:
@@ -140,7 +77,7 @@ def _nodes(wish: str, cores: list[Processor]) -> list[int]:
         here = running_on()
         here = cores[0].number if here is None else here
         return [next((row.node for row in cores if here in row.siblings), there[0])]
-    wanted = _numbers(wish)
+    wanted = numbers(wish)
     for node in wanted:
         if node not in there:
             known = ", ".join(map(str, there))
@@ -160,7 +97,7 @@ def _distributed(cores: list[Processor], how: str) -> list[Processor]:
     return [row for turn in zip_longest(*domains.values()) for row in turn if row is not None]
 
 
-def group_lines(places: Sequence[int | None], name: str, root: Path = SYSTEM) -> list[str]:
+def group_lines(places: Sequence[int | None], name: str, root: Path = ROOT) -> list[str]:
     """What ``--dump_task_topologies`` prints of each worker, as IREE's tools lay it out."""
     rows = {row.number: row for row in processors(root)}
     lines = []
@@ -172,7 +109,8 @@ def group_lines(places: Sequence[int | None], name: str, root: Path = SYSTEM) ->
             continue
         smt = row.siblings.index(row.number)
         sharing = [str(other) for other, where in enumerate(places) if where in row.sharing]
-        caches = ", ".join(f"{key}={size}" for key, size in row.caches.items())
+        sizes = {f"l{cache.level}{_KINDS.get(cache.kind, '')}": cache.size for cache in row.caches}
+        caches = ", ".join(f"{key}={size}" for key, size in sizes.items())
         lines += [
             f"#      processor: {row.number}",
             f"#     hardware ids: cluster_id={row.cluster}, physical_package_id={row.package}",

@@ -243,7 +243,7 @@ def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, helpers: int) 
     team.job = job
     team.begin = begin
     team.threads = helpers + 1
-    atomic_store(team.submitter, call(team.functions.sched_getcpu) & 0xFFFFFFFF)
+    atomic_store(team.submitter, call(team.functions.running_on) & 0xFFFFFFFF)
     atomic_store(team.finished, 0)
     generation = (team.generation + 1) & 0xFFFFFFFF
     team.generation = generation
@@ -261,7 +261,7 @@ def wait_for_chunks(job: Job, team: ThreadTeam, chunks: int) -> None:
         if looks & LOOKS_BETWEEN_YIELDS:
             pause()
         else:
-            call(team.functions.sched_yield)
+            call(team.functions.give_way)
             is_to_end_now(job)
 
 

@@ -126,7 +126,7 @@ def sleep(team: ThreadTeam, worker: int, seen: int) -> None:
 
 
 def parking(team: ThreadTeam, helper: Helper, operation: int, value: int) -> int:
-    return call(team.functions.syscall, team.parking_call, place_of(helper.asleep), operation, value, 0, 0, 0)
+    return call(team.functions.park, team.parking_call, place_of(helper.asleep), operation, value, 0, 0, 0)
 
 
 def weigh(team: ThreadTeam, spent: int, gained: int) -> None:
@@ -247,5 +247,5 @@ def settle(team: ThreadTeam, worker: int, avoided: int) -> int:
         others |= word
     if others == 0:
         mask = team.masks
-    call(team.functions.sched_setaffinity, 0, MASK_SIZE, mask)
+    call(team.functions.place_thread, 0, MASK_SIZE, mask)
     return submitter

@@ -153,7 +153,7 @@ def begin_log(job: Job) -> int:
         job.log = Log(0)
         return 0
     job.number = atomic_add(log.jobs, 1)
-    job.thread = call(job.functions.pthread_self)
+    job.thread = call(job.functions.this_thread)
     return ticks()
 
 
