@@ -155,7 +155,9 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
 def _check_apart(members: list[zipfile.ZipInfo]) -> None:
     """INVALID_ARGUMENT where members share bytes: a small file would have any number of them."""
     for one, other in pairwise(sorted(members, key=lambda member: member.header_offset)):
-        if one.header_offset + _LOCAL_HEADER.size + one.compress_size > other.header_offset:
+        # Of what is stored as it is both say how much that is.
+        size = max(one.compress_size, one.file_size * (one.compress_type == zipfile.ZIP_STORED))
+        if one.header_offset + _LOCAL_HEADER.size + size > other.header_offset:
             raise errors.InvalidArgumentError(
                 f"'{one.filename}' and '{other.filename}' in the archive overlap: it is damaged"
             )
@@ -234,8 +236,8 @@ def _read_header(start: bytes) -> _Header:
         raise errors.InvalidArgumentError(f"no numpy array: {error}") from None
     if dtype.hasobject:
         raise errors.UnimplementedError(f"arrays of Python objects ({dtype}) are not read")
-    if any(dimension < 0 for dimension in shape):
-        raise errors.InvalidArgumentError(f"no numpy array: shape {shape}")
+    if any(not 0 <= dimension < _MOST_BYTES for dimension in shape):  # Python prints no number of any length
+        raise errors.InvalidArgumentError("no numpy array: its shape has numbers below 0, or above 2^63 - 1")
     if len(shape) > _MAXIMUM_RANK:
         raise errors.InvalidArgumentError(
             f"no numpy array: it claims {len(shape)} dimensions; at most {_MAXIMUM_RANK}"

@@ -189,11 +189,14 @@ def test_bad_npy(tmp_path: Path) -> None:
     refused(path, whole.replace(b"(2, 3)", b"(9, 9)"), "elements is out of range")
     refused(path, whole.replace(b"(2, 3)", b"(-2,3)"), "shape")
     refused(path, whole.replace(b"'<f4'", b"'nop'"), "no numpy array")
-    nines = b"9" * 4000
+    nines, hexadecimal = b"9" * 4000, b"0x" + b"f" * 4000
     wide = np.lib.format.magic(2, 0) + struct.pack("<I", 9000)
     for head in (
         b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s, %s)}" % (nines, nines),
         b"{'descr': ('<f4', (2,)), 'fortran_order': True, 'shape': (2, 2)}",
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s,)}" % hexadecimal,
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (0, %s)}" % hexadecimal,
+        b"{'descr': '<f4', 'fortran_order': False, 'shape': (-%s,)}" % hexadecimal,
     ):
         refused(path, wide + head.ljust(8999) + b"\n" + bytes(99), "no numpy array")
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
@@ -232,6 +235,18 @@ def test_members_that_share_bytes(tmp_path: Path, compression: int) -> None:
         other = copy.copy(archive.filelist[0])
         other.filename = "b.npy"
         archive.filelist.append(other)
+    refused(path, path.read_bytes(), "'a.npy' and 'b.npy' in the archive overlap")
+
+
+def test_members_that_share_bytes_by_the_size_of_what_they_hold(tmp_path: Path) -> None:
+    """Of what is stored as it is, the directory says the size twice."""
+    path, array = tmp_path / "a.npz", io.BytesIO()
+    np.save(array, np.zeros(8))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.npy", array.getvalue())
+        archive.filelist[0].compress_size = 0
+        archive.writestr("b.npy", array.getvalue())
+        archive.filelist[0].file_size *= 2
     refused(path, path.read_bytes(), "'a.npy' and 'b.npy' in the archive overlap")
 
 

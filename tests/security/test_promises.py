@@ -200,6 +200,7 @@ TESTS = {
     "A numpy archive (npz)": [
         "params/test_formats.py::test_compressions_that_numpy_does_not_write",
         "params/test_formats.py::test_members_that_share_bytes",
+        "params/test_formats.py::test_members_that_share_bytes_by_the_size_of_what_they_hold",
         "params/test_formats.py::test_arrays_of_more_dimensions_than_there_can_be",
     ],
     "A finalizer of the caller's that called a session": [
