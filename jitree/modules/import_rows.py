@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -99,27 +99,18 @@ def parse_parameters(text: str) -> list[Parameter | list[Parameter]]:
     return items
 
 
-def table_lines(file: str) -> list[str]:
-    """The rows of a file beside this one."""
-    with open(os.path.join(os.path.dirname(__file__), file), encoding="utf-8") as lines:
-        return [line for line in lines.read().split("\n") if line and line[0] != "#"]
-
-
 def fields_of(line: str) -> list[str]:
     """The fields of a row; ``-`` stands for an empty one."""
     return ["" if field == _NOTHING else field for field in line.split("\t")]
-
-
-def read_table(file: str) -> Iterator[list[str]]:
-    """The fields of a file beside this one, row by row."""
-    return map(fields_of, table_lines(file))
 
 
 @cache
 def _lines() -> dict[str, dict[str, list[str]]]:
     """Reads the lines of ``imports.tsv`` by module and name, a name's newest first."""
     found: dict[str, dict[str, list[str]]] = {}
-    for line in reversed(table_lines("imports.tsv")):
+    with open(os.path.join(os.path.dirname(__file__), "imports.tsv"), encoding="utf-8") as file:
+        lines = [line for line in file.read().split("\n") if line and line[0] != "#"]
+    for line in reversed(lines):
         module, name, _ = line.split("\t", 2)
         found.setdefault(module, {}).setdefault(name, []).append(line)
     return found

@@ -2,8 +2,8 @@
 
 Versions in modules do not tell: families of imports changed without a new version, and a dependency record
 holds only the largest minimum version of what the program happens to use. The imports themselves, by name and
-calling convention, and the bytecode version narrow it down; ``imports.tsv`` and ``releases.tsv`` say it as
-rows.
+calling convention, and the bytecode version narrow it down; ``imports.tsv`` and ``vmfb/releases.tsv``
+say it as rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from jitree.modules.import_rows import all_rows, read_table
+from jitree.modules.import_rows import all_rows
+from jitree.vmfb.module import release_rows
 from jitree.vmfb.schema import ModuleTables
 
 _PACKAGED: Final = "release"
@@ -44,7 +45,7 @@ class Origin:
 @cache
 def releases() -> tuple[Release, ...]:
     """All known releases, oldest first."""
-    header, *rows = read_table("releases.tsv")
+    header, *rows = release_rows()
     modules = header[3:]
     return tuple(
         Release(name, kind == _PACKAGED, int(bytecode), dict(zip(modules, families, strict=True)))

@@ -26,7 +26,7 @@ from jitree.tools.stub import stub_lines
 from jitree.vmfb.archive import IDENTIFIER, Archive
 from jitree.vmfb.flatbuffer import table_findings
 from jitree.vmfb.instructions import IMPORT_BIT, REF_BIT, REF_MASK, InstructionRecord, read_instructions
-from jitree.vmfb.module import RELEASES, read_for_bodies, read_module, read_signatures
+from jitree.vmfb.module import read_for_bodies, read_module, read_signatures, releases_of
 from jitree.vmfb.refusals import body_faults
 from jitree.vmfb.schema import FunctionRow, ModuleTables, RodataRows
 
@@ -311,7 +311,7 @@ def summary_lines(module: ModuleTables) -> Iterator[str]:
     major, minor = module.bytecode_version
     yield f"Module:     {module.name}, version {module.version}"
     yield f"File:       {module.archive.name}, {len(module.archive.data)} bytes"
-    yield f"Bytecode:   {major}.{minor} (IREE {RELEASES[major]})"
+    yield f"Bytecode:   {major}.{minor} (IREE {releases_of(major)})"
     yield from _origin_lines(module)
     for dependency in module.dependencies:
         need = "" if dependency.required else ", optional"

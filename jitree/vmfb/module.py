@@ -6,20 +6,16 @@ checks. What needs the registered ref types (does each type name resolve?) is ch
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, UnimplementedError
 from jitree.vmfb.archive import IDENTIFIER, Archive, loading, truncated
-from jitree.vmfb.cconv import (
-    EntryRule,
-    ascending_slots,
-    first_fit_slots,
-    parse,
-    register_counts,
-)
+from jitree.vmfb.cconv import EntryRule, ascending_slots, first_fit_slots, parse, register_counts
 from jitree.vmfb.flatbuffer import FlatBuffer, Table, columns_of, require_whole
 from jitree.vmfb.native.layout import (
     COLUMN_ALIKE,
@@ -56,13 +52,7 @@ if TYPE_CHECKING:
 
 
 VERSIONS: Final = (15, 16, 17)
-"""Major bytecode versions."""
-RELEASES: Final[dict[int, str]] = {
-    15: "20240129.785 to 3.9.0",
-    16: "3.10.0",
-    17: "3.11.0 to 3.13.0",
-}
-"""IREE releases that write each major bytecode version."""
+"""Major bytecode versions that the verifier and the decoder know."""
 
 _NAME, _VERSION, _REQUIREMENTS, _ATTRS, _TYPES, _DEPENDENCIES, _IMPORTS, _EXPORTS = range(8)
 _SIGNATURES, _RODATA, _RWDATA, _STATE, _DESCRIPTORS, _BYTECODE_VERSION, _BYTECODE, _DEBUG = range(8, 16)
@@ -96,6 +86,19 @@ _ANY: Final = 1 << 40
 """More than ordinals and offsets of instructions name."""
 _OVERLAP: Final = 4
 _OVERLAP_SLACK: Final = 1 << 20
+
+
+@cache
+def release_rows() -> tuple[list[str], ...]:
+    """Reads ``releases.tsv``: its header, then a row for each release, oldest first."""
+    with open(os.path.join(os.path.dirname(__file__), "releases.tsv"), encoding="utf-8") as file:
+        return tuple(line.split("\t") for line in file.read().splitlines() if line[0] != "#")
+
+
+def releases_of(major: int) -> str:
+    """Names the releases that write a major bytecode version."""
+    names = [name for name, kind, version, *_ in release_rows() if (kind, version) == ("release", str(major))]
+    return " to ".join(dict.fromkeys((names[0], names[-1])))
 
 
 def known_features(major: int) -> int:
@@ -198,11 +201,12 @@ def _read_bytecode_version(root: Table) -> tuple[int, int]:
     major, minor = recorded >> 16, recorded & 0xFFFF
     if major in VERSIONS and minor == 0:
         return major, minor
-    supported = ", ".join(f"{version}.0 (IREE {RELEASES[version]})" for version in VERSIONS)
+    supported = ", ".join(f"{version}.0 (IREE {releases_of(version)})" for version in VERSIONS)
     if major < VERSIONS[0]:
-        origin = "a release before 20240129.785: compile the program again with a later one"
+        oldest = releases_of(VERSIONS[0]).split()[0]
+        origin = f"a release before {oldest}: compile the program again with a later one"
     elif major > VERSIONS[-1] or minor > 0:
-        origin = "a release after 3.13.0: a later jitree may run it"
+        origin = f"a release after {releases_of(VERSIONS[-1]).split()[-1]}: a later jitree may run it"
     raise InvalidArgumentError(
         f"bytecode version mismatch; runtime supports {supported}; module has {major}.{minor} ({origin})"
     )

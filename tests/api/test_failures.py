@@ -14,7 +14,7 @@ import pytest
 import jitree
 from jitree import Session
 from jitree.api.calls import conversion
-from jitree.vmfb.module import RELEASES, VERSIONS
+from jitree.vmfb.module import VERSIONS, releases_of
 from tests.api.programs import ARITHMETIC, PROGRAMS
 from tests.pages import ROOT
 
@@ -250,8 +250,8 @@ FAILURES: Final[dict[str, tuple[Callable[[Programs], Any], str]]] = {
     "another version of bytecode": (
         lambda p: p.session.load(of_a_later_release()),
         "INVALID_ARGUMENT; bytecode version mismatch; runtime supports "
-        + ", ".join(f"{version}.0 (IREE {RELEASES[version]})" for version in VERSIONS)
-        + f"; module has {1 + max(VERSIONS)}.0 (a release after {RELEASES[max(VERSIONS)].split()[-1]}: a"
+        + ", ".join(f"{version}.0 (IREE {releases_of(version)})" for version in VERSIONS)
+        + f"; module has {1 + max(VERSIONS)}.0 (a release after {releases_of(max(VERSIONS)).split()[-1]}: a"
         " later jitree may run it); loading bytecode module at '<bytes>'",
     ),
     "a file that is cut": (

@@ -37,6 +37,7 @@ from jitree.errors import (
     UnimplementedError,
 )
 from jitree.hal.heap import GUARD, GuardedAllocator
+from jitree.vmfb.module import VERSIONS
 from tests.security.native_mutants import Campaign
 from tests.security.programs import DATA, NATIVE, ONE_PROCESSOR, PROGRAM, VMVX
 
@@ -94,6 +95,14 @@ def test_what_code_needs_of_the_processor_is_known_there(file: str) -> None:
     """The table of instructions is a file, and a confined process opens none."""
     with jitree.Session("local-sync", sandbox="process") as session:
         assert session.load(DATA.parent / file).names
+
+
+def test_bytecode_of_another_version_is_refused_by_name(session: Any) -> None:
+    """The table of releases is a file as well."""
+    module = bytearray(NATIVE.read_bytes())
+    struct.pack_into("<I", module, module.index(struct.pack("<I", VERSIONS[-1] << 16)), 99 << 16)
+    with pytest.raises(InvalidArgumentError, match=r"module has 99.0 \(a release after 3"):
+        session.load(bytes(module))
 
 
 def test_what_the_program_refuses_is_its_status(session: Any) -> None:

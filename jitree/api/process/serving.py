@@ -35,6 +35,7 @@ from jitree.loaders.vmvx.kernels import SPANS
 from jitree.modules.hal.native import RECIPE as HAL
 from jitree.modules.vmvx.kernels import RECIPE as VMVX
 from jitree.regs.machine import Machine
+from jitree.vmfb.module import release_rows
 from jitree.vmfb.native import RECIPE as LOAD
 from jitree.vmfb.words import FUSED
 
@@ -169,6 +170,7 @@ def prepare() -> BaseException | None:
             image.wait(recipe)
         host_cpu_data()
         refusals()
+        release_rows()
         os.environ.clear()
         _session("local-sync", NativeSandbox(Limits(), FUSED), None).close()
     except BaseException as error:
