@@ -170,7 +170,8 @@ def test_calls_after_the_first_leave_the_processors_to_the_build(
     rest = LeftToDo(0.1, 0.5 * processors, processors)
     policy.decide(at_begin, rest, 4.0, 0.0)
     assert policy.share == ALL and policy.may_go_on(at_begin)
-    assert policy.fills and policy.holds, "builders leave it all processors"
+    first = policy.fills, policy.holds
+    assert first == (True, True), "builders leave it all processors"
     policy.spend(0, int(0.5e9) * processors)
     interrupts.end_call(None)
     provider.begun = clock.now
