@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jitree.codegen import functions, processor_texts
-from jitree.codegen.image.compile import Target, compile_object, host_target, optimized_module
+from jitree.codegen.image.compile import (
+    Target,
+    compile_object,
+    host_target,
+    optimized_module,
+    target_machine,
+    target_of,
+)
 from jitree.codegen.image.flat import Image, map_image
 from jitree.codegen.image.link import link
 from jitree.codegen.primitives import (
@@ -41,7 +48,9 @@ from jitree.codegen.record import (
     size_of,
     words_of,
 )
+from jitree.cuda.submission import is_done
 from jitree.errors import InternalError
+from jitree.hal.local.executor.rows import begin_log
 
 if TYPE_CHECKING:
     from jitree.codegen.record import i32, line, u8, u16, u32
@@ -148,6 +157,52 @@ def test_layout_of_lines() -> None:
 def test_functions_that_stay_apart() -> None:
     (text,) = (text for text in texts() if 'define i64 @"rarely"' in text)
     assert "noinline" in text.partition("{")[0]
+
+
+def orders(function: Callable[..., object], features: str) -> list[str]:
+    """The instructions of its machine code for AArch64 that order others."""
+    target = target_of("aarch64", "generic", features)
+    module = optimized_module(functions.texts([function]), [function.__name__], target)
+    code = str(target_machine(target).emit_assembly(module)).partition(f"{function.__name__}:\n")[2]
+    names = (line.split()[0] for line in code.partition(".cfi_endproc")[0].splitlines() if line.strip())
+    return [name for name in names if name.startswith(("ld", "st", "cas")) and name.rstrip("bh") in _ORDER]
+
+
+_ORDER = {"ldar", "ldapr", "stlr", "ldaxr", "stlxr", "ldxr", "stxr", "cas", "casal", "ldadd", "ldaddal"}
+
+
+def announces(mixed: Mixed, value: int) -> int:
+    atomic_add(mixed.word, value)
+    return atomic_load(mixed.shared)
+
+
+def locks(mixed: Mixed, value: int) -> int:
+    if atomic_replace(mixed.shared, 0, 1):
+        mixed.a = value
+        atomic_store(mixed.shared, 0)
+        return 1
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("function", "features", "instructions"),
+    [
+        (announces, "", ["ldaxr", "stlxr", "ldar"]),
+        (announces, "+lse,+rcpc", ["ldaddal", "ldar"]),
+        (locks, "", ["ldaxr", "stlxr", "stlr"]),
+        (locks, "+lse,+rcpc", ["casal", "stlr"]),
+    ],
+)
+def test_order_on_aarch64(function: Callable[..., object], features: str, instructions: list[str]) -> None:
+    """What is announced is seen before what is looked at then: STLXR and LDAR stay in order, STLXR and LDR or
+    LDAPR do not."""
+    assert orders(function, features) == instructions
+
+
+@pytest.mark.parametrize("function", [begin_log, is_done])
+def test_who_counts_itself_looks_afterwards(function: Callable[..., object]) -> None:
+    """By a load that no processor does before the count is seen."""
+    assert "ldaxr stlxr ldar" in " ".join(orders(function, ""))
 
 
 def test_texts_do_not_depend_on_the_machine() -> None:

@@ -177,6 +177,7 @@ class Mapping:
 
     def publish(self) -> None:
         """Makes code that was written visible to instruction fetch; nothing to do on x86."""
+        # order of pages: who is told of the address is told by a word that is released, or with the GIL
         clear = _clear_cache()
         if clear is not None:
             clear(self.address, self.address + self.size)
