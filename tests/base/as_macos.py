@@ -59,6 +59,11 @@ _FLAGS: Final = {0x01: 0x01, 0x02: 0x02, 0x40: 0x4000, 0x1000: 0x20, 0x800: 0}
 _JIT, _FIXED, _RESERVED = 0x800, 0x10, 0x4022
 
 
+_clear: Final = ctypes.CDLL("libgcc_s.so.1").__clear_cache if IS_ARM else None
+if _clear is not None:
+    _clear.argtypes, _clear.restype = [ctypes.c_void_p, ctypes.c_void_p], None
+
+
 def _refused(number: int) -> Any:
     ctypes.set_errno(number)
     return _FAILED if number == errno.EACCES else -1
@@ -97,7 +102,7 @@ _THERE: Final[dict[str, Callable[..., Any]]] = {
     "munmap": lambda address, size: _libc.munmap(address, size),
     "pthread_jit_write_protect_np": switched.append,
     "pthread_jit_write_protect_supported_np": lambda: 1,
-    "sys_icache_invalidate": lambda start, size: None,
+    "sys_icache_invalidate": lambda start, size: _clear and _clear(start, start + size),
     "sysctlbyname": _sysctlbyname,
 }
 

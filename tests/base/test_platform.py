@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jitree.base import platform
-from jitree.base.platform import EXECUTE, MACHINE, PAGE_SIZE, READ, WRITE, SwitchedMapping
+from jitree.base.platform import EXECUTE, MACHINE, PAGE_SIZE, READ, WRITE, SwitchedMapping, confinement
 from jitree.errors import PermissionDeniedError, UnimplementedError
 
 _ROOT = Path(__file__).parents[2]
@@ -181,3 +181,21 @@ with jitree.Session("local-sync", tier="plain") as session:
         cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.stdout == "refused\n", done.stderr
+
+
+_HEADER = Path("/usr/include/asm-generic/unistd.h")
+
+
+@pytest.mark.skipif(not _HEADER.exists(), reason="needs the kernel's headers (linux-libc-dev)")
+def test_numbers_of_system_calls_for_aarch64() -> None:
+    """Emulation has no filter: the kernel's own table says what nothing here has used."""
+    numbers: dict[str, int] = {}
+    for line in _HEADER.read_text().splitlines():
+        match line.split():
+            case ["#define", name, number] if name.startswith(("__NR_", "__NR3264_")) and number.isdigit():
+                numbers.setdefault(name.partition("_")[2].partition("_")[2].partition("_")[2], int(number))
+    allowed = confinement._AARCH64
+    assert {name: numbers.get(name) for name in allowed} == allowed
+    others = "fcntl", "sched_setaffinity", "sched_getaffinity", "clone", "clone3"
+    stated = [*confinement._LIMITED["aarch64"], *confinement._CLONE["aarch64"]]
+    assert [numbers[name] for name in others] == stated and numbers["futex"] == 98
