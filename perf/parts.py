@@ -26,7 +26,7 @@ from trained import MODELS, argument, of_jitree
 
 import jitree
 from jitree.base.events import DISPATCH, EventReader
-from jitree.codegen.record import size_of
+from jitree.codegen.record import atomic_load, size_of
 from jitree.hal.command_layout import CHUNKS_PER_THREAD, KernelDispatch, KernelEntry, Workgroup
 from jitree.hal.enums import MemoryAccess
 from jitree.hal.executable import LocalExecutable
@@ -113,7 +113,7 @@ class Dispatch:
         addresses = [record.buffer_info()[0] for record in self._records]
         self._group.first, self._group.last = first, last
         begun = time.perf_counter_ns()
-        failed = _CODE(self._entry.code)(self._entry.environment, *addresses)
+        failed = _CODE(atomic_load(self._entry.code))(self._entry.environment, *addresses)
         assert not failed
         return time.perf_counter_ns() - begun
 

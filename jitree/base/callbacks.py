@@ -18,12 +18,13 @@ import os
 from _thread import get_ident, get_native_id
 from array import array
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, Final
 
 from jitree.base.memory import once
 from jitree.base.platform import C_LIBRARY, MACHINE, Mapping, map_code
 from jitree.base.platform.threads import thread_pointer
-from jitree.errors import AFTER_OVERFLOW, StatusCode
+from jitree.errors import AFTER_OVERFLOW, PermissionDeniedError, StatusCode
 
 _ARGUMENTS: Final = 6
 _CALLBACK, _RESULT, _STACK, _RECORD_WORDS = 6, 7, 8, 9
@@ -96,17 +97,25 @@ class Callback:
         """Of what a record has of those on the stack."""
         self.failed = failed
         self.failure = failure
-        code = _MACHINE_CODE.get(MACHINE)
-        if code is None:
+        mapping = self._machine_code()
+        if mapping is None:
             plain = _PLAIN(self._attempt)
             self._code: object = plain
             self.address: int = ctypes.cast(plain, ctypes.c_void_p).value or 0
             return
-        self._descriptor = array("q", (_table().address, id(self), failure))
-        place = self._descriptor.buffer_info()[0].to_bytes(8, "little")
-        mapping: Mapping = map_code(bytes.fromhex(code[0]) + place + bytes.fromhex(code[1]))
         self._code = mapping
         self.address = mapping.address
+
+    def _machine_code(self) -> Mapping | None:
+        """None where the processor has none here, or the system allows none."""
+        code = _MACHINE_CODE.get(MACHINE)
+        if code is None:
+            return None
+        self._descriptor = array("q", (_table().address, id(self), self.failure))
+        place = self._descriptor.buffer_info()[0].to_bytes(8, "little")
+        with suppress(PermissionDeniedError):
+            return map_code(bytes.fromhex(code[0]) + place + bytes.fromhex(code[1]))
+        return None
 
     def _attempt(self, *arguments: int) -> int:
         try:

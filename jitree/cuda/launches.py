@@ -17,7 +17,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jitree.codegen.primitives import call_int, lesser, load32, load64, quotient, store32, store64
-from jitree.codegen.record import MemoryRecord, atomic_replace, atomic_store, layout_of, place_of, size_of
+from jitree.codegen.record import (
+    Atomic,
+    MemoryRecord,
+    atomic_replace,
+    atomic_store,
+    layout_of,
+    place_of,
+    size_of,
+)
 from jitree.hal.timeline_record import OWNED_BY_CODE, SUBMITTING, Timeline
 
 if TYPE_CHECKING:
@@ -40,7 +48,7 @@ class StreamRecord(Timeline):
     set_node: i64  # cuGraphExecKernelNodeSetParams
     launch_kernel: i64  # cuLaunchKernelEx; 0 = there is none
     copy_to_device: i64  # cuMemcpyHtoDAsync
-    query: i64  # cuStreamQuery
+    query: Atomic  # cuStreamQuery
     record_event: i64  # cuEventRecord
     wait_for_event: i64  # cuStreamWaitEvent
     event: i64  # that is recorded when the stream is to wait for another one
@@ -410,6 +418,7 @@ def has_launched_held(stream: StreamRecord) -> bool:
     for _ in range(_PATIENCE):
         if stream.held == 0:
             return stream.failed == 0
+        # order of owner: a lock: acquires what the last owner stored
         if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
             launch_held(stream)
             atomic_store(stream.owner, OWNED_BY_CODE)

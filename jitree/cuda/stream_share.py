@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import finalize
 
 from jitree.base.finalizers import SharedWeakSet, guard
+from jitree.base.platform.threads import order_stores
 from jitree.codegen import image
 from jitree.codegen.record import size_of, words_of
 from jitree.cuda.kernels import BYTES_PER_BLOCK, MAXIMUM_BLOCKS
@@ -346,6 +347,8 @@ class StreamShare:
     @property
     def is_asked(self) -> bool:
         """Whether machine code asks the driver for the stream just now, on any thread."""
+        # order of asking: a thread that begins to ask sees that it may not, or is seen here
+        order_stores()
         return bool(self._words[_STREAM.asking])
 
     def allow_waits(self) -> None:

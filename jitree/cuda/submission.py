@@ -19,6 +19,7 @@ from jitree.codegen.primitives import (
     store64,
 )
 from jitree.codegen.record import (
+    Atomic,
     atomic_add,
     atomic_load,
     atomic_replace,
@@ -110,14 +111,17 @@ def stage(stream: StreamRecord, target: int, source: int, length: int) -> int:
 
 def is_done(stream: StreamRecord, tick: int, looks: int) -> int:
     """As ``Timeline.is_done``. Fails where the stream has."""
+    # order of completed: a number that grows; an old one asks the driver once more
     if tick <= stream.completed:
         return 1
     if not has_launched_held(stream) or looks == 0 or call_int(stream.set_current, stream.context) != 0:
         return 0
+    # order of asking: before what it looks at, as Python does the other way round
     atomic_add(stream.asking, 1)  # before it looks whether the stream may be asked for
     status = _NOT_READY
     while status == _NOT_READY and looks > 0:
-        status = call_int(stream.query, stream.handle)
+        # order of query: after `asking`
+        status = call_int(atomic_load(stream.query), stream.handle)
         looks -= 1
     atomic_add(stream.asking, -1)
     if status != 0:
@@ -129,6 +133,7 @@ def is_done(stream: StreamRecord, tick: int, looks: int) -> int:
 def take_over(stream: StreamRecord) -> int:
     """Asks for Python, which is going to submit: 1 when the stream is its, 0 while machine code submits.
     Nothing is held back then."""
+    # order of owner: a lock: acquires what the last owner stored
     if atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         launch_held(stream)
         atomic_store(stream.owner, OWNED_BY_PYTHON)
@@ -138,6 +143,7 @@ def take_over(stream: StreamRecord) -> int:
 
 def hand_over(stream: StreamRecord) -> None:
     """Says for Python that it has submitted what it had to."""
+    # order of owner: a lock: acquires what the last owner stored
     atomic_replace(stream.owner, OWNED_BY_PYTHON, OWNED_BY_CODE)
 
 
@@ -151,8 +157,10 @@ def follow(stream: StreamRecord, producer: int) -> int:
         return 1
     if call_int(stream.set_current, stream.context) != 0:
         return 0
-    if call_int(stream.query, producer) == 0:
+    # order of query: after `asking` of who joins; others use their own stream
+    if call_int(atomic_load(stream.query), producer) == 0:
         return 1
+    # order of owner: a lock: acquires what the last owner stored
     if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         return 0
     launch_held(stream)
@@ -169,8 +177,10 @@ def join(stream: StreamRecord, place: int) -> int:
     there = StreamRecord(load64(entry))
     if not there or there.ordinal != stream.ordinal or there.held != 0:
         return 0
+    # order of asking: before what it looks at, as Python does the other way round
     atomic_add(there.asking, 1)  # before it looks whether the stream is still there
-    is_there = load64(entry) == place_of(there)
+    # order of neighbours: after `asking`
+    is_there = atomic_load(Atomic(entry)) == place_of(there)
     follows = is_there and (there.completed >= there.tick or follow(stream, there.handle) != 0)
     atomic_add(there.asking, -1)
     return 1 if follows else 0
@@ -182,6 +192,7 @@ def precede(stream: StreamRecord, consumer: int) -> int:
         return 1
     if call_int(stream.set_current, stream.context) != 0:
         return 0
+    # order of owner: a lock: acquires what the last owner stored
     if not atomic_replace(stream.owner, OWNED_BY_CODE, SUBMITTING):
         return 0
     stream.known_count = 0

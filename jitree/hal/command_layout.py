@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class KernelEntry(MemoryRecord):
     """Is a function of a loaded executable, which owns it and lives as long."""
 
-    code: i64  # address of the function: i32 (environment, dispatch state, workgroup state)
+    code: Atomic  # address of the function: i32 (environment, dispatch state, workgroup state)
     environment: i64  # address of the executable's environment
     cost: Atomic  # moving average of ticks per 1024 workgroups, 0 = not run yet; racy by design
     local_memory: i32  # bytes of local memory that each workgroup in flight needs
@@ -30,7 +30,7 @@ class KernelEntry(MemoryRecord):
     constant_count: i32  # 32-bit words, -1 = not stated by the executable
     binding_count: i32  # -1 = not stated by the executable
     ordinal: i32  # position among the executable's functions
-    parts: i32  # into how many a workgroup can be cut at most; 0 and 1: it cannot
+    parts: i32  # into how many a workgroup can be cut at most; 0 and 1: it cannot. See `parts_of`
 
 
 class ExecutableRecord(MemoryRecord):
@@ -248,8 +248,8 @@ TOLD_FAILED: Final = 4
 class Log(MemoryRecord):
     """Measures what a device does while it is profiled. The record lives as long as the device."""
 
-    events: LoggedEvent  # address of the LoggedEvent rows; 0 = nothing is recorded now
-    capacity: i64
+    events: LoggedEvent  # address of the LoggedEvent rows
+    capacity: Atomic  # 0 = nothing is recorded now
     next: line  # number of the next event; those beyond the capacity are lost
     users: line  # jobs that may write events
     jobs: line  # number of the next job

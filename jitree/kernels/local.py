@@ -20,7 +20,7 @@ import numpy as np
 from jitree.base.callbacks import Callback, keep
 from jitree.base.folding import fold_tracebacks
 from jitree.base.records import rows_of
-from jitree.codegen.record import place_of
+from jitree.codegen.record import atomic_load, place_of
 from jitree.errors import InternalError, InvalidArgumentError, StatusError, is_interruption
 from jitree.hal.command_layout import (
     ENTRY_INTERPRETED,
@@ -297,7 +297,8 @@ class LocalKernel:
 
     def _run_original(self, number: int, state: RunningDispatch, group: Workgroup) -> None:
         entry = KernelEntry(self._originals[number].buffer_info()[0])
-        self._execute(entry.code, entry.flags, entry.environment, state, group)
+        # order of code: acquires what it needs: `CompiledKernels._use`
+        self._execute(atomic_load(entry.code), entry.flags, entry.environment, state, group)
 
     def _execute(
         self, code: int, flags: int, environment: int, state: RunningDispatch, group: Workgroup

@@ -284,6 +284,7 @@ def spend_time(state: MachineState) -> int:
     if state.looked == 0 or passed < 0:
         passed = state.grant
     state.looked = now
+    # order of stop: an old value is seen a look later
     stop = load64(load64(state.math + STOP))
     if stop == state.attended and now < stop:
         state.time -= passed

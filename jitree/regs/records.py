@@ -283,6 +283,7 @@ class ModuleRecord:
     def link_native(self, ordinal: int, address: int) -> None:
         """Gives machine code for one of the module's own functions; it must stay where it is."""
         begin = MODULE.size // 8 + ordinal * _FUNCTION_WORDS
+        # order of native: the session's lock, which who runs the function has taken since
         self._memory[begin + _FUNCTION.native] = address
 
     def link_compiled(self, ordinal: int, address: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jitree.base import platform
-from jitree.base.platform import EXECUTE, MACHINE, PAGE_SIZE, READ, WRITE, SwitchedMapping
+from jitree.base.platform import EXECUTE, MACHINE, PAGE_SIZE, READ, WRITE, SwitchedMapping, confinement
 from jitree.errors import PermissionDeniedError, UnimplementedError
 
 _ROOT = Path(__file__).parents[2]
@@ -52,50 +53,24 @@ def test_switched_pages_hold_no_data_that_changes(switches: list[int]) -> None:
     assert switches == []
 
 
-_WITHOUT = """
-import ctypes, fcntl, os, re, resource, select, signal, socket, sys, time
-for module, names in (
-    (os, "memfd_|MFD_|sched_[gs]|SCHED_|eventfd|EFD_|pidfd_|posix_fa|copy_file|splice|getrandom"
-         "|O_TMP|O_PATH|O_DIRECT$|P_PIDFD|.*xattr|unshare|setns|timerfd"),
-    (fcntl, "F_ADD_SEALS|F_GET_SEALS|F_SEAL|F_.*PIPE_SZ|F_NOTIFY|DN_"),
-    (socket, "AF_NETLINK|AF_PACKET|AF_ALG|SO_PEERCRED|SO_BIND|TCP_KEEPIDLE|TCP_USER|TCP_QUICK"
-             "|TCP_CORK|SOCK_C|SOCK_N|MSG_CMSG"),
-    (resource, "prlimit|RLIMIT_(MSG|NICE|RT|SIGP)"),
-    (select, "epoll|EPOLL"),
-    (signal, "SIGRT|SIGPWR|SIGSTKFLT|sigtimedwait|sigwaitinfo"),
-    (time, "CLOCK_(BOOT|TAI|PROF)|clock_getcpu|pthread_getcpu"),
-):
-    for name in [name for name in dir(module) if re.match(names, name)]:
-        delattr(module, name)
-
-class Library(ctypes.CDLL):
-    def __getattr__(self, name):
-        if re.match("malloc_trim|mallinfo2|dlvsym|getauxval|sched_[gs]et|prctl|capset|memfd", name):
-            raise AttributeError(name)
-        return super().__getattr__(name)
-
-ctypes.CDLL = Library
-
-def refuse(event, arguments):
-    path = arguments[0] if event in ("open", "os.listdir") else ""
-    if isinstance(path, (str, bytes)) and os.fsdecode(path).startswith(("/proc", "/sys")):
-        raise FileNotFoundError(2, "no such file", path)
-
-sys.addaudithook(refuse)
-from jitree.base.platform import threads
-threads.CAN_PARK = False
-"""
-"""Hides what only Linux has, of the modules of Python, of the C library and of files; no helper may park."""
-
 _RUNS = """
+import os
+from tests.base import as_macos as macos
 import numpy, jitree
+from jitree.base import platform
+from jitree.base.platform import threads
+assert (platform.SYSTEM, platform.PAGE_SIZE, threads.CAN_PARK) == ("darwin", 1 << 14, False)
 zeros = numpy.zeros((8, 8), "f4")
 expected = None
 for kind in ("vmvx", "llvm-cpu"):
     for device in ("local-sync", "local-task"):
         for tier in ("plain", "fast"):
             with jitree.Session(device, tier=tier) as session:
-                module = session.load(f"examples/digits/digits.{kind}.vmfb")
+                try:
+                    module = session.load(f"examples/digits/digits.{kind}.vmfb")
+                except jitree.StatusError as error:  # compiled for pages of 4 KB
+                    assert platform.MACHINE == "x86_64" and "share a memory page" in str(error), error
+                    continue
                 for _ in range(3):
                     found = numpy.asarray(module.classify(zeros))
                 assert numpy.allclose(found, found if expected is None else expected, atol=1e-5)
@@ -108,25 +83,50 @@ with jitree.Session("local-task://?threads=3") as session:
     assert [numpy.asarray(each).shape for each in submitted] == [(10,)] * 8
 threads.place_thread({0})
 assert threads.running_on() is None and len(threads.allowed_processors()) == os.cpu_count()
-print("answered")
+assert len(macos.code_pages) > 5 and macos.switched == [0, 1] * (len(macos.switched) // 2) != []
+print("answered", int(expected.argmax()))
+"""
+_ARM = """
+from tests.base import as_macos as macos
+import numpy, jitree
+from jitree.base.platform import MACHINE, UNAME, processor
+from jitree.codegen import primitives
+assert (UNAME, MACHINE, processor.machine()) == ("arm64", "aarch64", "aarch64")
+if not macos.MAY_RUN:  # the one function of machine code that interpreting takes
+    primitives._kernel_call = lambda: lambda function, *states: primitives._DIRECT(function)(*states)
+with jitree.Session("local-task", tier="plain") as session:
+    module = session.load("examples/digits/digits.vmvx.vmfb")
+    print("answered", int(numpy.asarray(module.classify(numpy.zeros((8, 8), "f4"))).argmax()))
+features = {name: present for name, (_, present) in processor.known_features().items()}
+assert features["bf16"] and not features["sve"] and processor.arm_features() == {"dotprod", "i8mm"}
 """
 _REFUSALS = """
+import os, socket
+from tests.base import as_macos as macos
 import jitree
-from jitree.base.platform import files
+from jitree.base.platform import files, processor, topology
 from jitree.base.platform.available_resources import available_memory, available_processors
+from jitree.base.platform.starting import OpenedProcess
+from jitree.base.platform.threads import thread_pointer
 from jitree.api.process import worker
-assert available_processors() == os.cpu_count()
+assert available_processors() == os.cpu_count() and thread_pointer(1) == 0
 descriptor = files.memory_file("name")
 assert os.write(descriptor, b"held") == 4 and files.read_memory(id(descriptor), 8) is None
 assert files.code_file(b"") is None and files.machine_identity() == socket.gethostname()
-for refused in (available_memory, lambda: worker.ask_for_child(b""), lambda: files.mapped_ranges(0, 0)):
+assert [row.number for row in topology.processors()] == list(range(os.cpu_count()))
+assert topology.describe(0)[1:] == (0, 0, 0, (0,), 0, (), (0,))
+for refused in (available_memory, lambda: worker.ask_for_child(b""), lambda: files.mapped_ranges(0, 0),
+                lambda: OpenedProcess(1)):
     try:
         refused()
     except (OSError, jitree.StatusError) as error:
         print(type(error).__name__, str(error))
 """
 _IMPORTS = """
-import importlib, pkgutil
+import contextlib, importlib, pkgutil, re
+with contextlib.suppress(ImportError):  # whose library has another name there
+    import llvmlite.binding, numba
+from tests.base import as_macos
 import jitree
 for found in pkgutil.walk_packages(jitree.__path__, "jitree."):
     if not re.search(r"__main__|builder_process|[.]cuda|[.]compat|[.]integrations|[.]compiling", found.name):
@@ -139,20 +139,63 @@ print("imported")
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "machine", "said"),
     [
-        (_IMPORTS, ["imported"]),
-        (_RUNS, ["answered"]),
-        (_REFUSALS, ["FileNotFoundError", "UnavailableError", "no process can be confined",
-                     "UnavailableError", "libraries of the system cannot be used without '/proc/self/maps'"]),
+        (_IMPORTS, "", ["imported"]),
+        (_RUNS, "", ["answered 1"]),
+        (_ARM, "arm64", ["answered 1"]),
+        (_REFUSALS, "", ["FileNotFoundError", "UnavailableError", "no process can be confined on darwin",
+                         "UnavailableError", "libraries of the system cannot be used without",
+                         "OSError"]),
     ],
-    ids=["imports", "runs", "refusals"],
+    ids=["imports", "runs", "arm64", "refusals"],
 )  # fmt: skip
-def test_without_what_only_linux_has(program: str, said: list[str]) -> None:
+def test_as_on_macos(program: str, machine: str, said: list[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "JITREE_TEST_MACHINE": machine}
     done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT + program], cwd=_ROOT, capture_output=True, text=True, timeout=120
-    )
+        [sys.executable, "-c", program],
+        cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     place = 0
     for text in said:
         place = done.stdout.index(text, place)
+
+
+def test_code_that_the_system_refuses_is_said_to_be_refused() -> None:
+    """Not that memory is short, nor that no device runs the module."""
+    program = """
+from tests.base import as_macos
+import jitree
+with jitree.Session("local-sync", tier="plain") as session:
+    try:
+        session.load("examples/digits/digits.vmvx.vmfb").classify([[0.0] * 8] * 8)
+    except jitree.errors.PermissionDeniedError as error:
+        print("refused")
+"""
+    if MACHINE == "aarch64":
+        pytest.skip("this processor runs the code")
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "JITREE_TEST_MACHINE": "arm64"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "refused\n", done.stderr
+
+
+_HEADER = Path("/usr/include/asm-generic/unistd.h")
+
+
+@pytest.mark.skipif(not _HEADER.exists(), reason="needs the kernel's headers (linux-libc-dev)")
+def test_numbers_of_system_calls_for_aarch64() -> None:
+    """Emulation has no filter: the kernel's own table says what nothing here has used."""
+    numbers: dict[str, int] = {}
+    for line in _HEADER.read_text().splitlines():
+        match line.split():
+            case ["#define", name, number] if name.startswith(("__NR_", "__NR3264_")) and number.isdigit():
+                numbers.setdefault(name.partition("_")[2].partition("_")[2].partition("_")[2], int(number))
+    allowed = confinement._AARCH64
+    assert {name: numbers.get(name) for name in allowed} == allowed
+    others = "fcntl", "sched_setaffinity", "sched_getaffinity", "clone", "clone3"
+    stated = [*confinement._LIMITED["aarch64"], *confinement._CLONE["aarch64"]]
+    assert [numbers[name] for name in others] == stated and numbers["futex"] == 98

@@ -135,7 +135,8 @@ class Mapping:
         """Reserves ``size`` bytes, in whole pages, at a multiple of ``alignment``. That is a power of two.
         ``access``: NONE, or what :meth:`protect` would grant then.
 
-        RESOURCE_EXHAUSTED if the address space has no room.
+        RESOURCE_EXHAUSTED if the address space has no room; PERMISSION_DENIED where the system lets this
+        process make no code.
         """
         self.size = max(size, 1) + PAGE_SIZE - 1 & -PAGE_SIZE
         slack = max(alignment, PAGE_SIZE) - PAGE_SIZE
@@ -145,7 +146,8 @@ class Mapping:
         except OSError as error:
             pass_interruption(error)
             text = f"{whole} bytes of memory could not be reserved: {error.strerror}"
-            raise ResourceExhaustedError(text) from None
+            is_refused = error.errno in (errno.EACCES, errno.EPERM)
+            raise (PermissionDeniedError if is_refused else ResourceExhaustedError)(text) from None
         self._ending = Finalizer(partial(_munmap, start, whole))
         self.address = start + slack & -max(alignment, PAGE_SIZE)
 
@@ -177,6 +179,7 @@ class Mapping:
 
     def publish(self) -> None:
         """Makes code that was written visible to instruction fetch; nothing to do on x86."""
+        # order of pages: who is told of the address is told by a word that is released, or with the GIL
         clear = _clear_cache()
         if clear is not None:
             clear(self.address, self.address + self.size)
@@ -220,7 +223,8 @@ class SwitchedMapping(Mapping):
         super().publish()
 
 
-CodeMapping: Final = SwitchedMapping if _switch is not None and MACHINE == "aarch64" else Mapping
+_switches: Final = getattr(C_LIBRARY, "pthread_jit_write_protect_supported_np", None)
+CodeMapping: Final = SwitchedMapping if _switches is not None and _switches() else Mapping
 """The kind of mapping that code needs here."""
 
 

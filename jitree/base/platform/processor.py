@@ -180,7 +180,7 @@ def has_capability(source: str) -> bool:
         ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
         pairs = (pair.split(":") for pair in bits.split(","))
         return all(ask(_AT_HWCAP[int(word)]) >> int(bit) & 1 for word, bit in pairs)
-    if not hasattr(C_LIBRARY, "sysctlbyname"):
+    if not name or not hasattr(C_LIBRARY, "sysctlbyname"):
         return False
     value, size = ctypes.c_int(0), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
     asked = f"hw.optional.arm.{name}".encode()

@@ -64,7 +64,7 @@ _ordering: Final = guard()
 
 
 def order_stores() -> None:
-    """Has threads see what this one has stored before what it stores later.
+    """Has threads see what this one stored before what comes later.
 
     Python's stores are plain, and aarch64 may show them in any order to machine code, which takes no GIL. To
     give a lock back is to release what was stored before; to take it again is to acquire that, and nothing

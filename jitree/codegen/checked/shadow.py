@@ -207,6 +207,7 @@ def checked_free(context: int, address: int, size: int) -> None:
         return
     checked_close(address, length if length > 0 else 1, FREED)
     if length <= MOST_SMALL:
+        # order of ring: whoever takes a block out has what was stored in it
         give_back(exchanged(SMALL_RING + 8 * (atomic_add(Atomic(SMALL_NEXT), 1) & (SMALL_COUNT - 1)), raw))
     else:
         give_back(exchanged(LARGE_RING + 8 * (atomic_add(Atomic(LARGE_NEXT), 1) & (LARGE_COUNT - 1)), raw))
@@ -227,6 +228,7 @@ def checked_arena_ends(context: int, address: int, size: int) -> None:
 
 def exchanged(place: int, value: int) -> int:
     while True:
+        # order of ring: whoever takes a block out has what was stored in it
         old = atomic_load(Atomic(place))
         if atomic_replace(Atomic(place), old, value):
             return old

@@ -150,6 +150,7 @@ def is_paid(scratch: Scratch, length: int) -> bool:
     """Whether a limit on memory has the bytes of a buffer left. They are taken."""
     if scratch.lend == 0 or scratch.part != 0:
         return True
+    # order of room: a number alone
     room = atomic_load(scratch.room)
     while room >= length:
         if atomic_replace(scratch.room, room, room - length):
@@ -218,6 +219,7 @@ def are_packed(record: Packed, line: int, depth: int, blocks: int) -> bool:
     are = True
     for block in range(blocks):
         at = line + depth * block
+        # order of mark: acquires or releases the copy
         mark = atomic_load(mark_of(record, at))
         if unlikely(mark != _DEPTHS + depth) and not pack(record, at, depth, mark):
             are = False
@@ -228,10 +230,12 @@ def pack(record: Packed, line: int, depth: int, mark: int) -> bool:
     """Copies the marked block at a line, if there is room."""
     first = mark_of(record, line)
     if mark == _NEW:
+        # order of mark: acquires or releases the copy
         atomic_replace(first, _NEW, _MET)
     if mark != _MET:
         return False
     size = _COLUMN * depth
+    # order of room: a number alone
     if atomic_add(record.room, -size) < size:
         atomic_replace(first, _MET, _REFUSED)
     elif atomic_replace(first, _MET, _TAKEN):
@@ -247,6 +251,7 @@ def pack(record: Packed, line: int, depth: int, mark: int) -> bool:
 def is_claimed(record: Packed, line: int, depth: int) -> bool:
     """Whether the lines after a block's first were free, then taken."""
     for taken in range(1, depth):
+        # order of mark: acquires or releases the copy
         if not atomic_replace(mark_of(record, line + taken), _NEW, _TAKEN):
             for given_back in range(1, taken):
                 atomic_store(mark_of(record, line + given_back), _NEW)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.events import DISPATCH
+from jitree.base.platform.threads import order_stores
 from jitree.base.records import rows_of
 from jitree.codegen.record import atomic_load, atomic_store, layout_of, size_of
 from jitree.errors import UnavailableError
@@ -69,11 +70,15 @@ class EventLog(Timings):
         self._block = MemoryBlock(CAPACITY * size_of(LoggedEvent))
         self._block.array[: _READY * size_of(LoggedEvent) : _PAGE] = 0
         log = self._log
+        # order of next: a number alone
         atomic_store(log.next, 0)
+        # order of jobs: a number alone
         atomic_store(log.jobs, 0)
         self._begun = self._moment()
         log.events = LoggedEvent(self._block.address)
-        log.capacity = CAPACITY  # last: jobs are recorded from here on
+        # order of capacity: jobs that see it see the rest
+        order_stores()
+        atomic_store(log.capacity, CAPACITY)
         for queue in self._queues:
             queue.tell(self.address)
 
@@ -81,10 +86,14 @@ class EventLog(Timings):
         for queue in self._queues:
             queue.tell(0)
         log = self._log
-        log.capacity = 0
+        # order of capacity: a job that begins sees this, or is seen below
+        atomic_store(log.capacity, 0)
+        order_stores()
+        # order of users: before `capacity`; releases the events at the end
         while atomic_load(log.users):  # jobs that have begun may be writing an event
             time.sleep(_PAUSE)
         log.events = LoggedEvent(0)
+        # order of next: a number alone
         self.lost = max(0, atomic_load(log.next) - CAPACITY)
         if self._block is not None:  # else an interrupt came before there was one
             self._found = self._written()
@@ -92,6 +101,7 @@ class EventLog(Timings):
 
     def after_fork(self) -> None:
         """In a forked child no thread is in a job."""
+        # order of users: before `capacity`; releases the events at the end
         atomic_store(self._log.users, 0)
 
     def measurements(self) -> Iterator[Measurement]:
@@ -122,6 +132,7 @@ class EventLog(Timings):
     def _written(self) -> tuple[bytes, dict[int, str], tuple[int, int]]:
         """The events so far, names of functions, ticks and time now."""
         assert self._block is not None
+        # order of next: a number alone
         count = min(atomic_load(self._log.next), CAPACITY)
         data = self._block.array[: count * size_of(LoggedEvent)].tobytes()
         executables = (e for e in prepared_executables() if isinstance(e, LocalExecutable))

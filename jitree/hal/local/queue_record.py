@@ -72,6 +72,7 @@ class QueueRecord:
         """Closes the record. What machine code has begun to execute goes on."""
         with self._lock:
             self._reasons.add(reason)
+            # order of open: plain; who has seen it open goes on, and needs what lives as long as the queue
             self._words[_QUEUE.open] = 0
             self._words[_QUEUE.alone] = self._reasons == _LONE
 
@@ -104,14 +105,16 @@ class QueueRecord:
         """Has machine code log what it executes in a Log record; 0: none."""
         from jitree.base.platform.threads import order_stores  # here: a first result does without
 
-        order_stores()  # the log's own words come first
+        # order of log: its own words come first
+        order_stores()
         self._words[_QUEUE.log] = log
 
     def share(self, team: int, immediate: int, inline_limit: int) -> None:
         """Sets the team (0 = none) and what calls may spend."""
         from jitree.base.platform.threads import order_stores
 
-        order_stores()  # the team's own words come first
+        # order of team: its own words come first
+        order_stores()
         self._words[_QUEUE.team] = team
         self._words[_QUEUE.immediate] = immediate
         self._words[_QUEUE.inline_limit] = inline_limit

@@ -85,7 +85,9 @@ class _Helpers:
         whose start was interrupted, and that begins from now on, ends at once."""
         earlier, self._threads = self._threads, []
         _join([earlier])
+        # order of posted: before `asleep` is loaded, as helpers do the other way round
         atomic_store(self._team.posted, 0)
+        # order of workers: `QueueRecord.share` comes later; a number that is too large invites nobody
         self._team.workers = self.thread_count - 1
         self._team.most = min(self.thread_count, self._processors) - 1
         self._start(1)
@@ -125,6 +127,7 @@ class _Helpers:
         done = f"{finished} of {limit & 0xFFFFFFFF} chunks done" if busy else "no work"
         count = len(self._threads)
         asleep = sum(
+            # order of asleep: before `posted` is loaded; the other side, the other way round
             atomic_load(Helper(team.helpers + number * size_of(Helper)).asleep)
             for number in range(1, count + 1)
         )

@@ -64,8 +64,8 @@ class KernelEnvironment(MemoryRecord):
     refs: i64  # … of ref registers
     kernel: i64  # number of the kernel's function in the module
     stores: i64  # a bit for each binding that the kernel may store to
-    changed: i64  # address of constants that it stores to, of which no copies are read; 0 = none
-    changed_size: i64  # their bytes
+    changed: Atomic  # address of constants that it stores to, of which no copies are read; 0 = none
+    changed_size: Atomic  # their bytes
 
 
 class Contexts(MemoryRecord):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.finalizers import Finalized, guard
 from jitree.base.memory import NAMES_CODE, name_code, note_stores
+from jitree.base.platform.threads import order_stores
 from jitree.codegen import image
-from jitree.codegen.record import size_of, words_of
+from jitree.codegen.record import atomic_store, size_of, words_of
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.native.tiering import NativeModule
 from jitree.errors import FailedPreconditionError
@@ -95,7 +96,7 @@ class CompiledKernels(Finalized):
         self._create_context = create_context
         self._copies = copies
         self._records: array[int] | None = None
-        self._adding, self._publishing = guard(), guard()
+        self._adding = guard()
         self._contexts: dict[int, WorkerContext] = {}
         self._table = array("q", bytes(size_of(Contexts) + 8 * (MAXIMUM_CONTEXTS - 1)))
         self._images: dict[int, image.Image] = {}
@@ -331,7 +332,11 @@ class CompiledKernels(Finalized):
                 places.add(note_stores(address, length))
                 make_writable(dispatch, number)
         if len(places) == 1:
-            ((own.changed, own.changed_size),) = places
+            ((changed, size),) = places
+            for word, value in ((own.changed_size, 0), (own.changed, changed), (own.changed_size, size)):
+                # order of changed, changed_size: `spans.is_news`
+                atomic_store(word, value)
+                order_stores()
 
     def context(self, address: int) -> WorkerContext:
         """The one with a record."""
@@ -376,9 +381,12 @@ class CompiledKernels(Finalized):
         entry = KernelEntry(self._records.buffer_info()[0] + 8 * row)
         entry.flags &= ~ENTRY_INTERPRETED
         self._records[row + _ENTRY_POINT.cost] = 0
+        # order of code: a thread that sees it sees what it needs
+        order_stores()
         self._records[row + _ENTRY_POINT.code] = spans.addresses["run_span"]
-        with self._publishing:  # orders the stores: the VM, which runs the kernel until then, knows no parts
-            entry.parts = parts
+        # order of parts: the VM, which runs the kernel until then, knows none
+        order_stores()
+        entry.parts = parts
         if NAMES_CODE:
             name_code({self._names[ordinal]: code}, ready.end)
 
@@ -397,8 +405,9 @@ class CompiledKernels(Finalized):
             context = self._new_context()
             self._contexts[context.address] = context
             self._table[words_of(Contexts).first + count] = context.address
-            with self._publishing:  # orders the stores for threads that see the count
-                self._table[words_of(Contexts).count] = count + 1
+            # order of count: a thread that sees it sees the context
+            order_stores()
+            self._table[words_of(Contexts).count] = count + 1
         return True
 
     def _new_context(self) -> WorkerContext:

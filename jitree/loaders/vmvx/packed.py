@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from jitree.base import spare_memory
-from jitree.base.finalizers import SharedWeakSet, guard
+from jitree.base.finalizers import SharedWeakSet
 from jitree.base.memory import COPIED, PrivateFile
 from jitree.base.platform import READ, WRITE, MappedPages, Mapping, pages_of
+from jitree.base.platform.threads import order_stores
 from jitree.codegen.record import size_of, words_of
 from jitree.errors import ResourceExhaustedError
 from jitree.hal.local.executor import native_executor
@@ -38,7 +39,6 @@ _LOOKS: Final = 2_000_000
 _INTERVAL: Final = words_of(Contexts).interval
 _DUE: Final = words_of(Contexts).due
 _PACKED: Final = words_of(Packed)
-_publishing: Final = guard()
 _told: Final = SharedWeakSet["Told"]()
 _NOTHING: Final = memoryview(b"")
 """Constants of a file that may change: none."""
@@ -96,8 +96,9 @@ class PackedConstants:
     def follow(self, other: PackedConstants) -> None:
         """Has kernels find the others, too, which it keeps from now on."""
         self.following = other
-        with _publishing:  # orders the stores for threads that see the address
-            self._record[_PACKED.next] = other.address
+        # order of packed: a thread that sees the address sees the record
+        order_stores()
+        self._record[_PACKED.next] = other.address
 
     def holds(self, address: int) -> bool:
         """Whether the constants are there."""

@@ -128,6 +128,7 @@ def run_span(environment: KernelEnvironment, dispatch: KernelDispatch, group: Wo
             first += 1
         is_over = why == WORKGROUP_REFUSED or (finished == MOST_FINISHED and dispatch.parts <= 1)
         if result == 0 and first < last and is_over:
+            # order of busy: a lock: releases what was stored under it
             atomic_store(context.busy, 0)
             group.first = first
             return call_int(environment.run, place_of(environment), place_of(dispatch), place_of(group))
@@ -143,6 +144,7 @@ def is_due(contexts: Contexts, now: int) -> bool:
 
     The first interval begins with the first span.
     """
+    # order of due: an exchange: one thread looks
     due = atomic_load(contexts.due)
     if now < due or not atomic_replace(contexts.due, due, now + contexts.interval):
         return False
@@ -187,14 +189,20 @@ def take_context(
             may_store = access & (ACCESS_WRITE | ACCESS_PRIVATE) != 0
             entry.access = ACCESS_READ | (ACCESS_WRITE if may_store else 0)
             if access & ACCESS_PRIVATE != 0 and is_news(environment, address, index):
+                # order of busy: a lock: releases what was stored under it
                 atomic_store(context.busy, 0)
                 return WorkerContextRecord(0)
     return context
 
 
 def is_news(environment: KernelEnvironment, address: int, index: int) -> bool:
-    """Whether a kernel may store to constants whose copies are read."""
-    is_known = below(address - environment.changed, environment.changed_size)
+    """Whether a kernel may store to constants whose copies are read. The size is 0 while Python changes the
+    address: it is that of the address which is seen before and after it."""
+    # order of changed: before and after `changed_size`: `CompiledKernels._tell_of_stores`
+    changed = atomic_load(environment.changed)
+    # order of changed_size: between two loads of `changed`
+    size = atomic_load(environment.changed_size)
+    is_known = below(address - changed, size) and atomic_load(environment.changed) == changed
     return environment.stores >> index & 1 != 0 and not is_known
 
 
@@ -205,12 +213,14 @@ def binding(context: WorkerContextRecord, index: int) -> Entry:
 
 def free_context(contexts: Contexts, thread: int) -> WorkerContextRecord:
     """Threads begin to look at different ones."""
+    # order of count: acquires the contexts: `CompiledKernels._add_context`
     count = atomic_load(contexts.count)
     if count == 0:
         return WorkerContextRecord(0)
     for turn in range(count):
         index = remainder(thread + turn, count)
         context = WorkerContextRecord(load64(place_of(contexts) + FIRST_CONTEXT + 8 * index))
+        # order of busy: a lock: acquires what the last owner stored
         if atomic_replace(context.busy, 0, 1):
             return context
     return WorkerContextRecord(0)
@@ -244,11 +254,13 @@ def recycle(context: WorkerContextRecord) -> None:
         scratch.next = context.scratch
     if scratch.lend != 0 and scratch.part == 0:
         scratch.paid -= size
+        # order of room: a number alone
         atomic_add(scratch.room, size)
 
 
 def let_go(context: WorkerContextRecord) -> int:
     """Has a worker context read no copies of constants from now on: 1; 0 while a thread has it."""
+    # order of busy: a lock: acquires what the last owner stored
     if not atomic_replace(context.busy, 0, 1):
         return 0
     context.state.scratch.packed = Packed(0)
@@ -258,6 +270,7 @@ def let_go(context: WorkerContextRecord) -> int:
 
 def withdraw(scratch: Scratch) -> None:
     """Takes back the unused part of a context's memory limit. Any thread may."""
+    # order of room: a number alone
     room = atomic_load(scratch.room)
     while not atomic_replace(scratch.room, room, 0):
         room = atomic_load(scratch.room)

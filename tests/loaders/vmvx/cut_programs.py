@@ -16,7 +16,7 @@ from jitree.codegen import image
 from jitree.codegen.image.build import build, generate
 from jitree.codegen.image.compile import host_target
 from jitree.codegen.image.flat import map_image
-from jitree.codegen.record import size_of
+from jitree.codegen.record import atomic_load, size_of
 from jitree.dispatch.native.nests import cutting
 from jitree.hal.command_layout import KernelDispatch, KernelEntry, Workgroup
 from jitree.hal.command_list import CommandList
@@ -156,7 +156,9 @@ def run_parts(
         first = last
     random.shuffle(spans)
     for group.first, group.last in spans:
-        result = _SPAN(entry.code)(entry.environment, *(record.buffer_info()[0] for record in records))
+        result = _SPAN(atomic_load(entry.code))(
+            entry.environment, *(record.buffer_info()[0] for record in records)
+        )
         if result and failure:
             return False
         if result:

@@ -11,6 +11,7 @@ import pytest
 
 from jitree import Session
 from jitree.base.memory import note_stores, private_file
+from jitree.codegen.record import atomic_load, atomic_store
 from jitree.dispatch.native.nests import cutting
 from jitree.dispatch.variants import find_variants, with_formats
 from jitree.hal.command_layout import KernelEntry
@@ -315,8 +316,9 @@ def test_a_file_that_is_mapped_where_another_one_was(private: tuple[memoryview, 
     zeros, small = aligned(np.zeros(4, np.float32)), aligned(np.zeros(ROWS * GROUPS * DEPTH, np.float32))
     dispatch(by, 1, 1, [(zeros, ALL), (small.view(np.uint8), CONSTANT)])
     environment = KernelEnvironment(KernelEntry(by.entry_point(1)).environment)
-    assert environment.changed == address_of(small) and environment.changed_size == small.nbytes
-    environment.changed = address_of(matrix)  # what was there has gone
+    assert atomic_load(environment.changed) == address_of(small)
+    assert atomic_load(environment.changed_size) == small.nbytes
+    atomic_store(environment.changed, address_of(matrix))  # what was there has gone
     loaded = executable(file, size)
     for _ in range(3):
         before = product_of(loaded, matrix)

@@ -170,6 +170,7 @@ def pass_lent_capsule(
     queue = record.state.handle_pool.queue
     if kind != queue.timeline.kind:
         return False
+    # order of asking: with the GIL, as what closes the queue
     atomic_add(queue.timeline.asking, 1)  # before it looks whether there is work to order
     capsule = 0 if queue.open == 0 else ordered_capsule(python, queue.timeline, exchange, value)
     atomic_add(queue.timeline.asking, -1)

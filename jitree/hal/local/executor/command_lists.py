@@ -62,6 +62,7 @@ from jitree.hal.local.executor.rows import (
     longer,
     next_row,
     next_share,
+    parts_of,
     prepare,
     row_at,
     run_span,
@@ -76,7 +77,7 @@ def cut_group(job: Job, team: ThreadTeam, begin: Command, end: Command, threads:
     row = begin
     share = job.shares
     while row != end:
-        if row.kind >= KIND_DISPATCH and row.entry.parts > 1:
+        if row.kind >= KIND_DISPATCH and parts_of(row.entry) > 1:
             cut(team, row, share, threads)
         row = next_row(row)
         share = next_share(share)
@@ -86,8 +87,9 @@ def cut(team: ThreadTeam, row: Command, share: Share, threads: int) -> None:
     """No part is to take less than a chunk may."""
     left = share.end - share.begin
     if 0 < left < threads * CHUNKS_PER_THREAD:
+        # order of cost: an estimate
         most = quotient(atomic_load(row.entry.cost), least_cost(team))
-        parts = even_parts(left, row.entry.parts, threads, most)
+        parts = even_parts(left, parts_of(row.entry), threads, most)
         share.parts = parts
         share.begin *= parts
         share.end *= parts
@@ -136,6 +138,7 @@ def chunk_size(team: ThreadTeam, row: Command, share: Share, units: int, threads
     least = least_cost(team) * share.parts
     if entry.flags & ENTRY_INTERPRETED:
         least = team.parked_ticks << INTERPRETED_SHIFT
+    # order of cost: an estimate
     return even_size(units, threads, greater(quotient(least, atomic_load(entry.cost) | 1), 1))
 
 
@@ -171,6 +174,7 @@ def run_shared(job: Job, team: ThreadTeam) -> None:
             end = next_row(end)
         run_group(job, team, begin, end)
         number += 1
+        # order of failure: the first one; what says more is read after `finished`
         if end == last or atomic_load(job.failure) != 0 or is_to_end_before(job, number):
             return
         begin = next_row(end)
@@ -196,6 +200,7 @@ def run_group(job: Job, team: ThreadTeam, begin: Command, end: Command) -> None:
     number = 0
     row = begin
     share = job.shares
+    # order of failure: the first one; what says more is read after `finished`
     while row != end and atomic_load(job.failure) == 0:
         if share.begin < share.end:
             if is_to_end_before(job, number):
@@ -214,9 +219,11 @@ def begin_group(job: Job, begin: Command, end: Command) -> int:
     total = 0
     while row != end:
         prepare(job, row, share)
+        # order of cost: an estimate
         if row.kind >= KIND_DISPATCH and share.end > 1 and atomic_load(row.entry.cost) == 0:
             share.begin = quotient(share.end, FIRST_PART) + 1 if row.entry.flags & ENTRY_INTERPRETED else 1
             run_span(job, row, share, 0, 0, share.begin)
+        # order of failure: the first one; what says more is read after `finished`
         if atomic_load(job.failure) != 0:
             return 0
         total = longer(total, estimate_share(row, share))
@@ -243,11 +250,15 @@ def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, helpers: int) 
     team.job = job
     team.begin = begin
     team.threads = helpers + 1
+    # order of submitter: an estimate
     atomic_store(team.submitter, call(team.functions.running_on) & 0xFFFFFFFF)
+    # order of finished: helpers release what they have done, the submitter acquires it
     atomic_store(team.finished, 0)
     generation = (team.generation + 1) & 0xFFFFFFFF
     team.generation = generation
+    # order of limit: released with the rows before `claimed`, loaded after it
     atomic_store(team.limit, generation << 32 | chunks)
+    # order of claimed: releases the group, and acquires it
     atomic_store(team.claimed, generation << 32)
     invite(team, helpers)
     rouse(team, 0, helpers)
@@ -256,6 +267,7 @@ def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, helpers: int) 
 def wait_for_chunks(job: Job, team: ThreadTeam, chunks: int) -> None:
     """Has Python look now and then whether they are to end."""
     looks = 0
+    # order of finished: helpers release what they have done, the submitter acquires it
     while atomic_load(team.finished) < chunks:
         looks += 1
         if looks & LOOKS_BETWEEN_YIELDS:
@@ -277,6 +289,7 @@ def execute(job: Job) -> int:
     begun = begin_log(job) if job.log else 0
     mode = flush_denormals()
     team = job.team
+    # order of busy: a lock: acquires what the last owner stored
     if team and atomic_replace(team.busy, 0, 1):
         if job.tell != 0:
             run_told(job, team, mode)
@@ -290,6 +303,7 @@ def execute(job: Job) -> int:
     restore_denormals(mode)
     if begun != 0:
         end_log(job, begun)
+    # order of failure: the first one; what says more is read after `finished`
     return atomic_load(job.failure)
 
 
@@ -306,6 +320,7 @@ def run_list(job: Job) -> None:
                 return
             run_span(job, row, share, 0, 0, share.end)
             number += 1
+        # order of failure: the first one; what says more is read after `finished`
         if atomic_load(job.failure) != 0:
             return
         row = next_row(row)
@@ -329,6 +344,7 @@ def run_told(job: Job, team: ThreadTeam, mode: int) -> None:
                 prepare(job, row, share)
                 if share.end != 0:
                     run_span(job, row, share, 0, 0, share.end)
+            # order of failure: the first one; what says more is read after `finished`
             if atomic_load(job.failure) != 0 or not is_told(job, TOLD_ENDS, row, mode):
                 return
             number += 1
@@ -340,6 +356,7 @@ def is_told(job: Job, what: int, row: Command, mode: int) -> bool:
     restore_denormals(mode)
     call(job.tell, what, place_of(job), place_of(row), 0)
     flush_denormals()
+    # order of failure: the first one; what says more is read after `finished`
     return atomic_load(job.failure) == 0
 
 
@@ -352,6 +369,7 @@ def estimate(job: Job) -> int:
     total = 0
     while row != end:
         kind = row.kind
+        # order of cost: an estimate
         if kind == KIND_DISPATCH_INDIRECT or (kind == KIND_DISPATCH and atomic_load(row.entry.cost) == 0):
             return -1
         prepare(job, row, share)
@@ -370,7 +388,7 @@ def most_chunks(row: Command, share: Share) -> int:
         return quotient(units + BYTES_CHUNK - 1, BYTES_CHUNK)
     if row.entry.flags & (ENTRY_SEQUENTIAL | ENTRY_INTERPRETED):
         return 1
-    return units * greater(row.entry.parts, 1)
+    return units * greater(parts_of(row.entry), 1)
 
 
 def generate() -> Generated:

@@ -67,6 +67,7 @@ def helpers_for(team: ThreadTeam, total: int) -> int:
 
 def free_threads(team: ThreadTeam) -> int:
     """Counts threads, with the submitting one, that share what is worth waking them for."""
+    # order of busy: a lock: whether it is taken, which may be over
     if atomic_load(team.busy) != 0 or ticks() < team.alone_until:
         return 1
     return team.most + 1
@@ -81,6 +82,7 @@ def count_awake(team: ThreadTeam, wanted: int) -> int:
     """How many of the first workers are awake. Those with the lowest numbers are always taken first: as many
     as are needed stay awake, and the others asleep."""
     number = 1
+    # order of asleep: before `posted` is loaded; the other side, the other way round
     while number <= wanted and atomic_load(helper_at(team, number).asleep) == 0:
         number += 1
     return number - 1
@@ -88,6 +90,7 @@ def count_awake(team: ThreadTeam, wanted: int) -> int:
 
 def invite(team: ThreadTeam, helpers: int) -> None:
     """Tells the first so many workers that there is something to do."""
+    # order of posted: before `asleep` is loaded, as helpers do the other way round
     before = atomic_load(team.posted)
     atomic_add(team.posted, POSTING + helpers - (before & (POSTING - 1)))
 
@@ -104,12 +107,14 @@ def rouse(team: ThreadTeam, worker: int, helpers: int) -> None:
     """Wakes those of the invited workers that are this thread's to wake."""
     first = ROUSED_BY_EACH * worker + 1
     for number in range(first, lesser(first + ROUSED_BY_EACH - 1, helpers) + 1):
+        # order of asleep: before `posted` is loaded; the other side, the other way round
         if atomic_load(helper_at(team, number).asleep) != 0:
             wake(team, helper_at(team, number))
 
 
 @apart
 def wake(team: ThreadTeam, helper: Helper) -> None:
+    # order of asleep: before `posted` is loaded; the other side, the other way round
     if atomic_replace(helper.asleep, 1, 0):
         parking(team, helper, WAKE, 1)
 
@@ -118,7 +123,9 @@ def sleep(team: ThreadTeam, worker: int, seen: int) -> None:
     """Sleeps until it is woken. A thread that posts work looks at ``asleep`` afterwards. This one sets that
     first, and then looks at what is posted: one of the two sees the other."""
     helper = helper_at(team, worker)
+    # order of asleep: before `posted` is loaded; the other side, the other way round
     atomic_replace(helper.asleep, 0, 1)
+    # order of posted: before `asleep` is loaded, as helpers do the other way round
     posted = atomic_load(team.posted)
     if not is_dismissed(posted) and (posted == seen or not is_invited(posted, worker)):
         parking(team, helper, PARK, 1)
@@ -152,7 +159,9 @@ def claim_chunks(team: ThreadTeam, worker: int) -> int:
     share = Share(0)
     mine = 0
     while True:
+        # order of claimed: releases the group, and acquires it
         claim = atomic_add(team.claimed, 1)
+        # order of limit: released with the rows before `claimed`, loaded after it
         limit = atomic_load(team.limit)
         number = claim & 0xFFFFFFFF
         chunks = limit & 0xFFFFFFFF
@@ -166,11 +175,13 @@ def claim_chunks(team: ThreadTeam, worker: int) -> int:
         while next_share(share).chunk <= chunk:
             row = next_row(row)
             share = next_share(share)
+        # order of failure: the first one; what says more is read after `finished`
         if atomic_load(job.failure) == 0:
             first = share.begin + (chunk - share.chunk) * share.chunk_size
             run_span(job, row, share, worker, first, lesser(first + share.chunk_size, share.end))
         mine += 1
     if mine != 0:
+        # order of finished: helpers release what they have done, the submitter acquires it
         atomic_add(team.finished, mine)
     return mine
 
@@ -207,6 +218,7 @@ def serve(team: ThreadTeam, worker: int) -> None:
 
 def dismiss(team: ThreadTeam) -> None:
     """Lets the workers end."""
+    # order of posted: before `asleep` is loaded, as helpers do the other way round
     posted = atomic_load(team.posted)
     while not atomic_replace(team.posted, posted, posted | POSTED_STOP):
         posted = atomic_load(team.posted)
@@ -220,6 +232,7 @@ def spin(team: ThreadTeam, worker: int, seen: int) -> int:
     most = team.spin_ticks
     since = ticks()
     for _ in range(MOST_LOOKS):
+        # order of posted: before `asleep` is loaded, as helpers do the other way round
         posted = atomic_load(team.posted)
         if posted != seen and (is_invited(posted, worker) or is_dismissed(posted)):
             return posted
@@ -233,6 +246,7 @@ def settle(team: ThreadTeam, worker: int, avoided: int) -> int:
     """Keeps a helper off the submitting thread's processor, where it would wait. That takes milliseconds. One
     that may be on no other goes where the first thread of the team may be. The processor that it avoids from
     now on; -1: none yet."""
+    # order of submitter: an estimate
     submitter = atomic_load(team.submitter)
     if submitter == avoided or submitter >= 8 * MASK_SIZE:
         return avoided

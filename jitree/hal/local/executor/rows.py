@@ -24,6 +24,7 @@ from jitree.codegen.primitives import (
     ticks,
 )
 from jitree.codegen.record import (
+    Atomic,
     atomic_add,
     atomic_load,
     atomic_replace,
@@ -60,6 +61,7 @@ from jitree.hal.command_layout import (
     Helper,
     Job,
     KernelDispatch,
+    KernelEntry,
     List,
     Log,
     LoggedEvent,
@@ -75,20 +77,24 @@ def is_to_end(job: Job, worker: int, now: int) -> bool:
     if worker == 0:
         if job.looked == 0:
             job.looked = now
+        # order of stop: an old value is seen a look later
         stop = load64(job.functions.stop)
         if stop != job.attended or now >= stop or now - job.looked >= job.functions.look_ticks:
             job.attended = stop
             look_in(job)
             job.looked = ticks()
+    # order of failure: the first one; what says more is read after `finished`
     return atomic_load(job.failure) != 0
 
 
 def look_in(job: Job) -> None:
     """Has Python look. What it begins with serves one thread, and once: see ``interrupts.py``."""
+    # order of first_look: an exchange: one thread has it
     first = atomic_load(job.functions.first_look)
     if first != 0 and atomic_replace(job.functions.first_look, first, 0):
         call(first, place_of(job))
     else:
+        # order of look_in: does nothing until it is known
         call(job.functions.look_in, place_of(job))
 
 
@@ -122,6 +128,7 @@ HELPER_SIZE = size_of(Helper)
 _EVENT_SIZE = size_of(LoggedEvent)
 
 COUNTS_AT = layout_of(Command)["count_x"]
+ORDINAL_AT = layout_of(KernelEntry)["ordinal"]
 DISPATCH_SIZE = size_of(KernelDispatch)
 WORKGROUP_SIZE = size_of(Workgroup)
 
@@ -138,6 +145,12 @@ def next_share(share: Share) -> Share:
     return Share(place_of(share) + SHARE_SIZE)
 
 
+def parts_of(entry: KernelEntry) -> int:
+    """The upper half of a word, so that it can be atomic: see :meth:`CompiledKernels._use`."""
+    # order of parts: acquires: who sees parts sees the `code` that knows them
+    return atomic_load(Atomic(place_of(entry) + ORDINAL_AT)) >> 32
+
+
 def helper_at(team: ThreadTeam, worker: int) -> Helper:
     return Helper(team.helpers + worker * HELPER_SIZE)
 
@@ -147,11 +160,14 @@ def begin_log(job: Job) -> int:
     """The time when the job begins; 0 if nothing is recorded any more. The end of a profile waits for jobs
     that use the log."""
     log = job.log
+    # order of users: before `capacity`; releases the events at the end
     atomic_add(log.users, 1)
-    if log.capacity == 0:
+    # order of capacity: after `users`; `EventLog` stores it, and then loads those
+    if atomic_load(log.capacity) == 0:
         atomic_add(log.users, -1)
         job.log = Log(0)
         return 0
+    # order of jobs: a number alone
     job.number = atomic_add(log.jobs, 1)
     job.thread = call(job.functions.this_thread)
     return ticks()
@@ -160,6 +176,7 @@ def begin_log(job: Job) -> int:
 @apart
 def end_log(job: Job, begun: int) -> None:
     note(job, WHOLE_JOB, -1, 0, begun, 0)
+    # order of users: before `capacity`; releases the events at the end
     atomic_add(job.log.users, -1)
 
 
@@ -174,8 +191,10 @@ def note_row(job: Job, row: Command, worker: int, begun: int, first: int) -> Non
 def note(job: Job, what: int, row: int, worker: int, begun: int, size: int) -> None:
     ended = ticks()
     log = job.log
+    # order of next: a number alone
     number = atomic_add(log.next, 1)
-    if number >= log.capacity:
+    # order of capacity: after `users`; `EventLog` stores it, and then loads those
+    if number >= atomic_load(log.capacity):
         return
     event = LoggedEvent(place_of(log.events) + number * _EVENT_SIZE)
     event.begun = begun
@@ -257,6 +276,7 @@ def estimate_share(row: Command, share: Share) -> int:
         return quotient(left, BYTES_PER_TICK)
     if share.parts > 1:
         left = quotient(left, share.parts)
+    # order of cost: an estimate
     cost = atomic_load(row.entry.cost)
     if bit_length(cost) + bit_length(left) > 62:
         return FOREVER
@@ -293,6 +313,7 @@ def run_measured(job: Job, row: Command, share: Share, worker: int, first: int, 
     start = ticks()
     run_workgroups(job, row, share, worker, first, last)
     sample = quotient(((ticks() - start) << 10) * share.parts, last - first) | 1
+    # order of cost: an estimate
     known = atomic_load(cost)
     difference = sample - known
     if known == 0:
@@ -308,7 +329,8 @@ def run_workgroups(job: Job, row: Command, share: Share, worker: int, first: int
     group = Workgroup(stack(WORKGROUP_SIZE))
     fill_dispatch(job, row, share, dispatch)
     entry = row.entry
-    code = entry.code
+    # order of code: acquires what it needs: `CompiledKernels._use`
+    code = atomic_load(entry.code)
     environment = entry.environment
     local_size = entry.local_memory
     group.reserved = 0
@@ -445,6 +467,7 @@ def repeat(job: Job, target: int, count: int) -> None:
 @apart
 def fail(job: Job, row: Command, kind: int, code: int, x: int, y: int, z: int) -> None:
     """Only the first failure of a job is recorded."""
+    # order of failure: the first one; what says more is read after `finished`
     if atomic_replace(job.failure, 0, kind):
         job.failed_row = quotient(place_of(row) - place_of(job.list.rows), COMMAND_SIZE)
         job.failed_code = code

@@ -267,6 +267,7 @@ def execute_told(
     if local != 0 and (handle_pool.busy or local * threads > handle_pool.local_size):
         return REFUSED
     call(queue.tell, TOLD_SUBMITTED, place_of(state), place_of(job), words)
+    # order of failure: the first one; what says more is read after `finished`
     failure = atomic_load(job.failure)
     if failure == 0:
         provide_local_memory(handle_pool, job, local, threads)
@@ -313,6 +314,7 @@ def prepare(handle_pool: HandlePoolRecord, team: ThreadTeam, log: Log, job: Job,
     job.concurrency = threads if threads < MOST_THREADS else MOST_THREADS
     job.local_memory = 0
     job.local_stride = 0
+    # order of failure: no other thread has the job; `claimed` releases it with the job
     atomic_store(job.failure, 0)
     job.shares = Share(0)
     return threads
@@ -386,6 +388,7 @@ def submit(
         if not staged:
             return REFUSED
     result = REFUSED
+    # order of owner: a lock: acquires what the last owner stored
     if atomic_replace(timeline.owner, OWNED_BY_CODE, SUBMITTING):
         data = staged.address if staged else 0
         if enters(handle_pool, timeline, table, addresses, lengths, data):

@@ -136,6 +136,7 @@ def may_owe(state: State, words: int, timeout: int) -> bool:
 def note_owed(timeline: Timeline, tick: int) -> None:
     """Notes a submission that the host waits for. It waits in the call without its lock, or after it. Another
     thread may begin a call before that, and look at memory of the host that the submission writes to."""
+    # order of owed: a number alone, which grows
     owed = atomic_load(timeline.owed)
     while owed < tick and not atomic_replace(timeline.owed, owed, tick):
         owed = atomic_load(timeline.owed)
@@ -143,6 +144,7 @@ def note_owed(timeline: Timeline, tick: int) -> None:
 
 def await_owed(state: State, queue: Queue) -> bool:
     """Whether what other calls left to the host is done."""
+    # order of owed: a number alone, which grows
     owed = atomic_load(queue.timeline.owed)
     return owed <= queue.timeline.completed or await_device(state, queue, owed, -1)
 

@@ -141,6 +141,7 @@ def upload_new(
     if not staged:
         return REFUSED
     result = REFUSED
+    # order of owner: a lock: acquires what the last owner stored
     if atomic_replace(timeline.owner, OWNED_BY_CODE, SUBMITTING):
         data = staged.address
         if call(timeline.stage, place_of(timeline), target, data, length) != 0 or enters(
@@ -287,6 +288,7 @@ def is_copied(
         return False
     if source.access & _HOST_VISIBLE != 0 or target.access & _HOST_VISIBLE == 0:
         return False
+    # order of owner: a lock: acquires what the last owner stored
     if not atomic_replace(timeline.owner, OWNED_BY_CODE, SUBMITTING):
         return False
     found = 0
