@@ -273,8 +273,10 @@ class Context(Unique):
         return _exported(instance, name)
 
     def function_of(self, module: ExportingModule, name: str) -> VmFunction:
-        """The exported function of this very module, whatever others are called, or of what its file became
-        where executables were chosen; NOT_FOUND without one."""
+        """The exported function of this very module, whatever others are called.
+
+        A copy of it with other executables may stand in its place. NOT_FOUND without one.
+        """
         tables = module.module if isinstance(module, BytecodeModule) else None
         for instance in reversed(self._instances):
             own = instance.module
