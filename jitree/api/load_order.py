@@ -144,17 +144,36 @@ _LONGEST_TEXT: Final = 4096
 _SILENT: Final = 15
 """The bytecode version of modules that may not have the text: those of before August 2024."""
 _INLINE: Final = "hal_loader"
+_NONE_FITS: Final = "none of the executable binaries in the module are supported by the runtime"
+"""The text of a ``vm.fail`` of programs without devices, and of those of before August 2024."""
 _EXECUTABLE_TARGET: Final = r'#hal\.executable\.target<"[^"]+", "([^"]+)"'
 
 
 @contextmanager
-def explained(devices: Sequence[Device]) -> Iterator[None]:
-    """Explains an INCOMPATIBLE failure of a module's initialiser that passes through the block."""
+def explained(devices: Sequence[Device], modules: Sequence[ModuleLike]) -> Iterator[None]:
+    """Explains a failure of a module's initialiser that passes through the block: nothing fits here."""
+    names = [device.id for device in devices]
     try:
         yield
     except errors.IncompatibleError as error:
-        error.message = explain_incompatible(error.message, [device.id for device in devices])
+        error.message = explain_incompatible(error.message, names)
         raise
+    except errors.UnavailableError as error:
+        if error.message == _NONE_FITS:
+            error.message = _explain_unavailable(modules, names)
+        raise
+
+
+def _explain_unavailable(modules: Sequence[ModuleLike], devices: Sequence[str]) -> str:
+    """As :func:`explain_incompatible`, for programs that do not say what they were compiled for."""
+    from jitree.loaders.processor_needs import executable_formats
+
+    compiled = [module.module for module in modules if isinstance(module, BytecodeModule)]
+    formats = ", ".join(dict.fromkeys(name for tables in compiled for name in executable_formats(tables)))
+    return (
+        f"the module has executables '{formats or 'none'}', and the devices here are: "
+        f"{', '.join(devices)} on {UNAME}; {_way_out(formats)}{_NONE_FITS}"
+    )
 
 
 def explain_incompatible(message: str, devices: Sequence[str]) -> str:

@@ -273,9 +273,14 @@ class Context(Unique):
         return _exported(instance, name)
 
     def function_of(self, module: ExportingModule, name: str) -> VmFunction:
-        """The exported function of this very module, whatever others are called; NOT_FOUND without one."""
+        """The exported function of this very module, whatever others are called.
+
+        A copy of it with other executables may stand in its place. NOT_FOUND without one.
+        """
+        tables = module.module if isinstance(module, BytecodeModule) else None
         for instance in reversed(self._instances):
-            if instance.module is module:
+            own = instance.module
+            if own is module or (isinstance(own, BytecodeModule) and own.module is tables):
                 return _exported(instance, name)
         raise NotFoundError(f"module '{module.name}' is not registered in this context")
 

@@ -157,6 +157,13 @@ def _modrm_size(code: bytes, at: int) -> int:
 # one instruction after the other; bytes that are none end it.
 
 
+_FORMATS: Final = (
+    "embedded-elf", "system-elf", "system-dylib", "system-dll", "system-wasm", "embedded-macho", "static",
+    "vmvx-bytecode", "cuda-nvptx", "rocm-hsaco", "hip-hsaco", "amdgcn", "vulkan-spirv", "metal-metallib",
+    "metal-msl", "webgpu-wgsl", "webgpu-spirv",
+)  # fmt: skip
+"""How the names of executable formats begin."""
+_LONGEST_FORMAT: Final = 64
 _TARGET: Final = re.compile(
     rb'#hal\.executable\.target<"llvm-cpu", "([^"]+)", \{(?:cpu = "([^"]*)", )?cpu_features = "([^"]*)"'
 )
@@ -202,6 +209,18 @@ class CompiledFor(NamedTuple):
             f"{self.lacks()}, which this processor{here} does not have; compile it with {own}{flag}generic "
             "for all processors, or for vmvx, which jitree compiles where it runs"
         )
+
+
+def executable_formats(module: ModuleTables) -> list[str]:
+    """Names the executable formats in the module's constants, in order of their appearance."""
+    found = []
+    for segment in module.rodata:
+        if segment.external or not 0 < len(segment.data) <= _LONGEST_FORMAT:
+            continue
+        text = bytes(segment.data).decode("latin-1")
+        if text.startswith(_FORMATS) and text.isprintable() and text not in found:
+            found.append(text)
+    return found
 
 
 def targets(module: ModuleTables) -> list[CompiledFor]:

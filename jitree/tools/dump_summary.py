@@ -17,7 +17,7 @@ from jitree.loaders.elf_file import bad_elf, read_elf
 from jitree.loaders.embedded_elf import open_library
 from jitree.loaders.environment import Environment
 from jitree.loaders.library import NativeExecutable, query_library
-from jitree.loaders.processor_needs import need_of, targets
+from jitree.loaders.processor_needs import executable_formats, need_of, targets
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.kernels import kernels
 from jitree.loaders.vmvx.loader import kernel_places
@@ -225,14 +225,6 @@ _SPAN = struct.Struct("<QQQ")
 """parameter offset, buffer offset, length"""
 
 
-_FORMATS: Final = (
-    "embedded-elf", "system-elf", "system-dylib", "system-dll", "system-wasm", "embedded-macho", "static",
-    "vmvx-bytecode", "cuda-nvptx", "rocm-hsaco", "hip-hsaco", "amdgcn", "vulkan-spirv", "metal-metallib",
-    "metal-msl", "webgpu-wgsl", "webgpu-spirv",
-)  # fmt: skip
-"""How the names of executable formats begin."""
-_LONGEST_FORMAT: Final = 64
-
 _BEGINNINGS: Final = {0: b"PK\x03\x04", 8: IDENTIFIER}
 """What modules inside modules begin with, by offset."""
 
@@ -352,18 +344,6 @@ def _processor_lines(module: ModuleTables) -> Iterator[str]:
 
 def _span(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-
-
-def executable_formats(module: ModuleTables) -> list[str]:
-    """Names the executable formats in the module's constants, in order of their appearance."""
-    found = []
-    for segment in module.rodata:
-        if segment.external or not 0 < len(segment.data) <= _LONGEST_FORMAT:
-            continue
-        text = bytes(segment.data).decode("latin-1")
-        if text.startswith(_FORMATS) and text.isprintable() and text not in found:
-            found.append(text)
-    return found
 
 
 def _parameter_lines(module: ModuleTables) -> Iterator[str]:

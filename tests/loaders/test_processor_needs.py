@@ -4,8 +4,10 @@ Each row of ``instructions.tsv`` is held against LLVM's assembler; then modules 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,6 +221,89 @@ def test_code_for_another_processor_is_refused(
     flags = ["--executable_format=embedded-elf-x86_64", f"--executable_file={tmp_path / 'product.so'}"]
     assert dispatch(["benchmark-executable", *flags, "--workgroup_count=1,1,1"]) == 1
     assert "are compiled with avx512f, which this processor (x86-64-v3) does not" in capsys.readouterr().err
+
+
+CALL = ("--function=product", "--input=32x32xf32=1", "--input=32x32xf32=1")
+ON_LESSER = {
+    "benchmark FOR_V4 CALL --benchmark_min_time=1x": "refused",
+    "benchmark BOTH CALL --benchmark_min_time=1x": "BM_product/",
+    "diff FOR_V4 BOTH CALL": "refused",
+    "diff BOTH FOR_V4 CALL": "refused",
+    "diff BOTH --device=local-sync --device=local-task CALL": "equal (exact)",
+    "report FOR_V4 CALL --output=HERE/page.html": "refused",
+    "reduce FOR_V4 CALL --save=HERE/saved": "refused",
+    "debug FOR_V4 CALL --command=continue": "refused",
+    "run FOR_V4 CALL --prefer=fastest": "refused",
+    "run BOTH CALL --prefer=fastest": "32x32xf32=[32 32",
+    "run --module=OTHER --module=FOR_V4 CALL": "refused",
+    "run --module=FOR_V4 --module=OTHER --function=main": "refused",
+    "run --module=OTHER --module=BOTH CALL": "32x32xf32=[32 32",
+}
+"""By command line what it prints on a processor of a lower level; words in capitals stand for files and
+inputs."""
+
+
+@on_x86
+@pytest.mark.parametrize("line", ON_LESSER)
+def test_commands_on_a_lesser_processor(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What cannot run here is refused before anything of it is made that could be dispatched."""
+    processor_with(monkeypatch, "x86-64-v3")
+    files = {
+        "FOR_V4": PROGRAMS / "levels.vmfb", "BOTH": PROGRAMS / "levels_both.vmfb", "HERE": tmp_path,
+        "OTHER": PROGRAMS / "arithmetic.vmfb",
+    }  # fmt: skip
+    before = set(prepared_executables())
+    words = [part for word in line.split() for part in (CALL if word == "CALL" else [word])]
+    command = [re.sub("|".join(files), lambda found: str(files[found[0]]), word) for word in words]
+    code = dispatch(command)
+    shown = capsys.readouterr()
+    if ON_LESSER[line] != "refused":
+        assert code == 0 and ON_LESSER[line] in shown.out, shown.err
+        return
+    assert code == 1 and REFUSED in shown.err, shown
+    assert not set(prepared_executables()) - before
+
+
+def _linked(session: jitree.Session, file: Path) -> object:
+    return session.link(PROGRAMS / "arithmetic.vmfb", file)
+
+
+def _reloaded(session: jitree.Session, file: Path) -> object:
+    session.load(PROGRAMS / "levels_both.vmfb")
+    return session.reload(file)
+
+
+def _appended(session: jitree.Session, file: Path) -> object:
+    module = session._read(file)
+    return session.append_module(module)
+
+
+def _by_the_names_of_iree_runtime(session: jitree.Session, file: Path) -> object:
+    from jitree.compat import iree_runtime as runtime
+
+    return runtime.load_vm_module(
+        runtime.VmModule.mmap(runtime.VmInstance(), str(file)), runtime.Config("local-sync")
+    )
+
+
+@on_x86
+@pytest.mark.parametrize("load", [_linked, _reloaded, _appended, _by_the_names_of_iree_runtime])
+def test_programs_on_a_lesser_processor(
+    load: Callable[[jitree.Session, Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each way to load a module takes what can run, or refuses."""
+    processor_with(monkeypatch, "x86-64-v3")
+    with jitree.Session("local-sync") as session, pytest.raises(FailedPreconditionError) as refused:
+        load(session, PROGRAMS / "levels.vmfb")
+    assert REFUSED in str(refused.value)
+    ones = np.ones((32, 32), np.float32)
+    with jitree.Session("local-sync") as session:
+        loaded = load(session, PROGRAMS / "levels_both.vmfb")
+        module = loaded[-1] if isinstance(loaded, tuple) else loaded
+        product = module.product(ones, ones)
+        assert np.asarray(product)[3, 4] == 32
 
 
 @on_x86
