@@ -8,7 +8,7 @@ so command lines and scripts that look for a code or a message find it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator
 from ctypes import ArgumentError
 from errno import ENOMEM
@@ -360,13 +360,21 @@ class error_context:
             error.with_context(self._context)
 
 
-def fold(error: BaseException, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+def fold(
+    error: BaseException,
+    given: Iterable[tuple[str, object]] = (),
+    is_finalizing: Callable[[], bool] = sys.is_finalizing,
+) -> None:
     """Takes frames of this package out of the tracebacks of an error (:mod:`jitree.base.folding`). A function
-    that then raises it by a bare ``raise`` does not come into it either. At exit nothing can be imported."""
+    that then raises it by a bare ``raise`` does not come into it either. At exit nothing can be imported.
+
+    ``given``: the arguments with their names, one of which may be why."""
     if not is_finalizing():
-        from jitree.base.folding import fold_tracebacks
+        from jitree.base.folding import false_class, fold_tracebacks
 
         raised = carried(as_raised(error))
+        if why := false_class(raised, given):
+            raise InvalidArgumentError(why) from raised.with_traceback(None)
         fold_tracebacks(raised)
         see_to_overflow(raised)
         raise_in_place_of(error, raised)
@@ -498,6 +506,16 @@ def _has_interrupted(frame: FrameType) -> bool:
     return any(value is caller for value in (*named, *others))
 
 
+def _named(work: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """The arguments of a call with their names; those of a list are numbered."""
+    code = work.__code__
+    names = code.co_varnames[: code.co_argcount]
+    yield from zip(names, arguments, strict=False)
+    for number, value in enumerate(arguments[len(names) :]):
+        yield f"{code.co_varnames[code.co_argcount + code.co_kwonlyargcount]}[{number}]", value
+    yield from named.items()
+
+
 def folded(work: Work) -> Work:
     """A function that does so with its errors."""
 
@@ -505,7 +523,7 @@ def folded(work: Work) -> Work:
         try:
             return work(*arguments, **named)
         except BaseException as error:
-            fold(error)
+            fold(error, _named(work, arguments, named))
             raise
 
     # As functools.wraps does, in a third of the time: it is done for sixty methods before a first result.

@@ -14,6 +14,7 @@ from jitree.api.calls.declaration import (
 )
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
+from jitree.base.arguments import is_a
 from jitree.base.finalizers import Remade, Unique
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, folded, printable
 
@@ -153,7 +154,7 @@ class Module(Remade):
 
     def __getitem__(self, name: str) -> Function:
         """An exported function by its name, with or without the module's. NOT_FOUND with those there are."""
-        if not isinstance(name, str):
+        if not is_a(name, str):
             raise NotFoundError(
                 f"functions of module '{self.name}' have names, not {type(name).__name__} keys"
             )
@@ -207,7 +208,7 @@ class Module(Remade):
         return len(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._names
+        return is_a(name, str) and name in self._names
 
     def __repr__(self) -> str:
         """Shows the module, also while its session closes or before it is loaded completely."""

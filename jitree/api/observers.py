@@ -242,6 +242,7 @@ class Observable(abc.ABC):
 
         return session_html(self)
 
+    @folded
     def load_native(self, path: str | os.PathLike[str], /, *, create: str = "", **parameters: str) -> Module:
         """Loads the C module that a shared library makes; what is loaded later may import from it.
 
@@ -339,6 +340,7 @@ class Observable(abc.ABC):
         self._require_open()
         drain(self, timeout)
 
+    @folded
     def reload(self, *sources: Loaded, compiled: Compiled = None) -> Any:
         """Puts modules in place of those with their names, while the session is used.
 

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX, DeclaredTensor, Signature, signature_of
 from jitree.base.records import NamedTuple
 from jitree.codegen.image.flat import begin_digest
-from jitree.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, pass_interruption
+from jitree.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    folded,
+    pass_interruption,
+)
 from jitree.types import element_type
 from jitree.vmfb.archive import Archive, Source, content, file_state
 from jitree.vmfb.cconv import parse
@@ -217,6 +223,7 @@ class ModuleSummary:
         return html_table(title, (), [(row.strip(),) for row in rows])
 
 
+@folded
 def inspect(source: Source) -> ModuleSummary:
     """Reads the tables of a module file, without loading it into a session.
 

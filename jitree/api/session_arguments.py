@@ -73,7 +73,7 @@ Shape: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 
 def require(name: str, what: str, value: object, *classes: Any) -> None:
     """INVALID_ARGUMENT unless a value is of one of the classes; NoneType is that of what may be left out."""
-    if not isinstance(value, classes):
+    if not issubclass(type(value), classes):  # as `is_a`
         raise InvalidArgumentError(f"{name}: expected {what} but got {describe(value)}")
 
 

@@ -80,7 +80,7 @@ def taken_apart(value: Any) -> tuple[Any, ...] | None:
 def is_released(value: object) -> bool:
     """Whether it is a view of memory that its owner has given back: it raises ValueError for whatever is
     asked of it."""
-    if not isinstance(value, memoryview):
+    if type(value) is not memoryview:  # no class is derived from it
         return False
     try:
         return value.nbytes < 0
@@ -101,15 +101,21 @@ def contents(name: str, value: Any) -> memoryview:
         ) from own_error(error)
 
 
+def is_a(value: object, *kinds: Any) -> bool:
+    """Whether a value is of one of the classes. What it says by ``__class__`` is not asked: a mock or a proxy
+    need not have what the class has."""
+    return issubclass(type(value), kinds)
+
+
 def is_one_of(value: object, names: Container[str]) -> TypeGuard[str]:
     """Whether a value is one of some names. Other values may have no hash, and arrays are equal to nothing
     that has a truth."""
-    return isinstance(value, str) and value in names
+    return is_a(value, str) and value in names
 
 
 def object_of(name: str, value: Any, *kinds: type) -> Any:
     """The value, if it is of one of the classes."""
-    if not isinstance(value, kinds):
+    if not issubclass(type(value), kinds):  # as `is_a`
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidArgumentError(f"{name}: expected {expected} but got {type(value).__name__}")
     return value
@@ -126,7 +132,7 @@ def natural(name: str, value: Any) -> int:
 def seconds(name: str, value: Any) -> float:
     """How long something may take; infinity where there is no limit. Negative numbers are a mistake of the
     caller."""
-    if not isinstance(value, Real):
+    if not is_a(value, Real):
         raise InvalidArgumentError(f"{name}: expected a number of seconds but got {described(value)}")
     number: Any = value
     try:

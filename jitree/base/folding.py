@@ -8,9 +8,11 @@ They end at the line of the user that called, and go on where the user's code is
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 _VARIABLE: Final = "JITREE_TRACEBACK"
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -72,6 +74,54 @@ def _of_user(trace: TracebackType | None) -> TracebackType | None:
     for one in reversed(kept):
         found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return found
+
+
+_MOST_LOOKED_AT: Final = 10_000
+"""Items of an argument that are asked for their class."""
+
+
+def false_class(error: BaseException, given: Iterable[tuple[str, object]]) -> str:
+    """Says which argument lacks what the class has that it names; empty for none.
+
+    Mocks name another class than theirs, and proxies of what is no more."""
+    if isinstance(error, (AttributeError, ReferenceError, TypeError)) and _is_raised_by_us(error):
+        for name, value in given:
+            for item in islice(_items(value), _MOST_LOOKED_AT):
+                if _has_false_class(item):
+                    kind = type(item).__name__
+                    return f"{name}: a {kind} says that it is of another class, and is not: {error}"
+    return ""
+
+
+def _has_false_class(value: object) -> bool:
+    try:
+        return getattr(value, "__class__", None) is not type(value)
+    except ReferenceError:
+        return True
+
+
+def _is_raised_by_us(error: BaseException) -> bool:
+    """Or by a function of the standard library that we call."""
+    place, is_ours = error.__traceback__, False
+    while place is not None:
+        file = place.tb_frame.f_code.co_filename
+        is_ours = file.startswith(_PACKAGE) or (is_ours and (is_library(file) or not is_of_user(file)))
+        place = place.tb_next
+    return is_ours
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """The value, the items of a list, tuple or dictionary, and the items of these."""
+    waiting, levels = [value], 3
+    while waiting and levels:
+        yield from waiting
+        levels -= 1
+        waiting = [
+            item
+            for each in waiting
+            if type(each) in (list, tuple, dict)
+            for item in (each if type(each) is not dict else (*each, *each.values()))
+        ]
 
 
 def is_library(file: str) -> bool:

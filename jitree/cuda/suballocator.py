@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -36,8 +37,8 @@ _LAST: Final = slice(-1, None)
 _BEHIND: Final = slice(1 << 62, None)
 """Where a list ends, and goes on."""
 _CAPACITY: Final = attrgetter("capacity")
-_IS_USED: Final = attrgetter("slab.live")
-_LIVE: Final = attrgetter("live")
+_OF_LEAVING: Final = attrgetter("slab.is_leaving")
+_IS_LEAVING: Final = attrgetter("is_leaving")
 
 
 class Region(NamedTuple):
@@ -68,6 +69,9 @@ class _Slab:
     region: Region
     used: int = 0
     live: int = 0
+    """How many pieces are in use; one more as it leaves."""
+    is_leaving: bool = False
+    """Whether it goes back to the driver: no piece of it is free."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +105,7 @@ class Suballocator:
         self._largest_small = region_size // _OWN_REGION
         self._slabs: list[_Slab] = []
         self._free: dict[int, list[Piece]] = {}
+        self._leaving: list[_Slab] = []
         self._large: list[Piece] = []
         """Free pieces that have a region to themselves, by capacity."""
         self._is_over = False
@@ -138,25 +143,39 @@ class Suballocator:
         else:
             free = self._free.setdefault(piece.capacity, [])
         slab.live -= 1  # nothing is called from here on
-        if not self._is_over:
+        if slab.is_leaving:
+            pass  # with its region
+        elif not self._is_over:
             free[place:place] = (piece,)
         elif not slab.live:
             self._slabs += (slab,)
         del returned[0]
 
     def trim(self) -> None:
-        """Gives regions without a piece in use back to the driver."""
+        """Gives regions without a piece in use back to the driver.
+
+        A handler may take pieces and give them back meanwhile: none of a region that leaves is free
+        again. One of which the handler keeps a piece stays, without those that were free."""
         while self._large:
             self._source.free(self._large.pop().slab.region)
-        idle = [slab for slab in self._slabs if not slab.live]
-        if not idle:
+        leaving = self._leaving
+        for slab in self._slabs[:]:
+            if not slab.live:  # nothing is called from here on
+                slab.live, slab.is_leaving, slab.used = 1, True, slab.region.size
+                leaving[_BEHIND] = (slab,)
+        if not leaving:
             return
         for pieces in list(self._free.values()):
-            pieces[:] = filter(_IS_USED, pieces)
-        self._slabs[:] = filter(_LIVE, self._slabs)  # last: the next trim does what is left
-        for slab in idle:
-            if not slab.live:
+            pieces[:] = filterfalse(_OF_LEAVING, pieces)
+        self._slabs[:] = filterfalse(_IS_LEAVING, self._slabs)
+        while leaving:  # where it is interrupted, the next trim does what is left
+            slab = leaving[-1]
+            if slab.live == 1:
+                leaving[_LAST] = ()
                 self._source.free(slab.region)
+            else:
+                slab.live, slab.is_leaving = slab.live - 1, False
+                self._slabs[:0], leaving[_LAST] = (slab,), ()
 
     def end(self) -> None:
         """Gives back as :meth:`trim`, and forgets the other regions: one goes back by the :meth:`trim` after

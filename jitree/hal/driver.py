@@ -85,7 +85,7 @@ class DeviceUri(NamedTuple):
 
 def parse_uri(uri: str) -> DeviceUri:
     """``driver``, ``driver://path?key=value&key=value``. INVALID_ARGUMENT when it is neither."""
-    if not isinstance(uri, str):
+    if not issubclass(type(uri), str):  # whatever it says
         raise InvalidArgumentError(f"expected the URI of a device but got a {type(uri).__name__}")
     head, _, query = uri.strip().partition("?")
     driver, separator, path = head.partition("://")

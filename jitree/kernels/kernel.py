@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from jitree.base.arguments import shown
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, folded
 from jitree.observe.export_names import fits, padded, parse
 from jitree.types import BY_NAME, ElementType, is_packed
 
@@ -116,6 +116,7 @@ class BoundTensor(NamedTuple):
 class Kernel:
     """Runs in place of a dispatch (:meth:`jitree.Session.replace`)."""
 
+    @folded
     def __init__(
         self,
         function: Any,
@@ -159,6 +160,8 @@ class Kernel:
         if shared_memory is not None and (type(shared_memory) is not int or not 0 <= shared_memory < 1 << 31):
             raise InvalidArgumentError(f"shared_memory: expected bytes but got {shown(shared_memory)}")
         self.shared_memory = shared_memory
+        if not isinstance(arguments, Mapping | None):
+            raise InvalidArgumentError(f"arguments: expected a mapping of names but got {shown(arguments)}")
         self.arguments = dict(arguments or {})
         self.entry = entry
 

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dis import opname
-from traceback import walk_stack
 from types import FrameType, GeneratorType
 from typing import Any, Final
 
@@ -33,8 +32,6 @@ class Interruption:
     def _look(self, frame: FrameType, event: str, argument: Any) -> None:
         if event not in ("call", "c_return"):
             return
-        if self.left == 1 and any(place.f_code.co_name == "swallowed" for place, _ in walk_stack(frame)):
-            return  # of the hook below: Python drops what is raised there
         self.left -= 1
         if self.left == 0:
             sys.setprofile(None)
@@ -43,13 +40,10 @@ class Interruption:
     def during(self, action: Callable[[], object]) -> bool:
         """Whether the interrupt came out of the action."""
         look = self._look  # Python goes on with it when it has let go of it (`setprofile(None)`)
-        hook = sys.unraisablehook
-
-        def swallowed(what: sys.UnraisableHookArgs) -> None:
-            self.was_none = self.was_none or isinstance(what.object, GeneratorType)
-            hook(what)
-
-        sys.unraisablehook = swallowed
+        # A function in C: what is raised in one of Python is dropped, such as an interrupt that comes there,
+        # also one that an end has put off (`raised_later`).
+        swallowed, hook = list[Any](), sys.unraisablehook
+        sys.unraisablehook = swallowed.append
         try:
             sys.setprofile(look)
             try:
@@ -60,6 +54,9 @@ class Interruption:
             return True
         finally:
             sys.unraisablehook = hook
+            while swallowed:
+                self.was_none = self.was_none or isinstance(swallowed[0].object, GeneratorType)
+                hook(swallowed.pop(0))
         return False
 
 

@@ -7,6 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
+from itertools import filterfalse
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -138,6 +139,33 @@ def test_has_free_is_what_take_needs() -> None:
         before, promised = len(source.regions), pieces.has_free(size)
         take(pieces, size)
         assert (len(source.regions) == before) == promised
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_handler_takes_pieces_as_regions_leave(keeps: bool) -> None:
+    """A signal's handler, or a finalizer, that runs as `trim` looks at the free pieces of each size."""
+    source = Source()
+    pieces = Suballocator(source, REGION)
+    kept: list[Piece] = []
+
+    class Handled(list[Piece]):
+        def __setitem__(self, place: Any, value: Any) -> None:
+            super().__setitem__(place, value)
+            if type(value) in (filter, filterfalse):
+                kept.append(take(pieces, 100))
+                if not keeps:
+                    give_back(pieces, kept.pop())
+
+    for piece in [take(pieces, size) for size in (100, 5000)]:
+        give_back(pieces, piece)
+    pieces._free = {size: Handled(free) for size, free in pieces._free.items()}
+    pieces.trim()
+    for piece in [*kept, *(take(pieces, size) for size in (100, 5000, 100))]:
+        assert any(start <= piece.address < start + length for start, length in source.regions.items())
+        give_back(pieces, piece)
+    pieces._free = {size: [*free] for size, free in pieces._free.items()}
+    pieces.trim()
+    assert not source.regions and not pieces.kept_bytes
 
 
 def test_trim_keeps_regions_in_use() -> None:

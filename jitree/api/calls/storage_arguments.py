@@ -17,7 +17,7 @@ from jitree.api.calls.declaration import OUT
 from jitree.api.calls.refusal import describe
 from jitree.api.calls.tensor_packing import Donation, TensorPacker
 from jitree.api.calls.transfers import copy_view, wrap_in_place
-from jitree.base.arguments import is_masked
+from jitree.base.arguments import is_a, is_masked
 from jitree.errors import InvalidArgumentError, PermissionDeniedError
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.command_layout import BINDING_ALIGNMENT
@@ -100,7 +100,7 @@ def donate(array: Array) -> Donation:
     >>> outputs.double(jitree.donate(x)).tolist(), x.is_donated
     ([0, 2, 4, 6], True)
     """
-    if not isinstance(array, Array):
+    if not is_a(array, Array):
         raise InvalidArgumentError(f"donate: expected a jitree.Array but got {describe(array)}")
     return Donation(array)
 
