@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from jitree.base.arguments import number_of
 from jitree.base.platform import processor
 from jitree.base.tables import TextTable
 from jitree.errors import InvalidArgumentError, StatusError, ignored
@@ -316,8 +317,8 @@ class Benchmark:
 def parse_duration(text: str) -> Duration:
     """``0.5s``, ``0.5`` or ``10x``."""
     match = re.fullmatch(r"([0-9]+)x", text)
-    if match is not None and int(match.group(1)) > 0:
-        return Duration(iterations=int(match.group(1)))
+    if match is not None and number_of(match.group(1)) > 0:
+        return Duration(iterations=number_of(match.group(1)))
     try:
         seconds = parse_float(text.removesuffix("s"))
     except InvalidArgumentError:

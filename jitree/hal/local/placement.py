@@ -10,6 +10,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final
 
+from jitree.base.arguments import number_of
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.platform.threads import allowed_processors, running_on
 from jitree.base.records import NamedTuple
@@ -111,8 +112,9 @@ def _text(path: Path) -> str:
 
 def _numbers(text: str) -> tuple[int, ...]:
     """``0-2,8`` → 0, 1, 2, 8."""
-    ends = (part.partition("-") for part in text.split(",") if part)
-    return tuple(number for first, _, last in ends for number in range(int(first), int(last or first) + 1))
+    parts = (part.partition("-") for part in text.split(",") if part)
+    ends = ((number_of(first), number_of(last or first)) for first, _, last in parts)
+    return tuple(number for first, last in ends for number in range(first, last + 1))
 
 
 def _bytes(text: str) -> int:
