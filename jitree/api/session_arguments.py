@@ -19,6 +19,7 @@ from jitree.errors import (
     InvalidArgumentError,
     PermissionDeniedError,
     UnimplementedError,
+    memory_errors,
     own_error,
     pass_interruption,
 )
@@ -221,7 +222,8 @@ def host_array(value: Any) -> tuple[npt.NDArray[Any], ElementType]:
     array = as_array(value)
     if array is None:
         try:
-            array = np.asarray(value)
+            with memory_errors("to_device"):  # an object may say that it has any number of items
+                array = np.asarray(value)
         except (TypeError, ValueError, OverflowError) as error:  # sequences of different lengths, no arrays
             pass_interruption(error)
             raise InvalidArgumentError(f"to_device: {error}") from own_error(error)

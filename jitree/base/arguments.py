@@ -21,6 +21,9 @@ _MOST_DIMENSIONS: Final = 64
 _MOST_BITS: Final = 1024
 """More than any size has, and few enough for an integer to have a text."""
 
+_BEYOND: Final = 1 << 128
+"""Larger than what any bound allows, and few enough bits for a text."""
+
 _nested: Final = Repr()
 """Makes texts of lists, which may have the same list many times, and that one others."""
 _nested.maxlevel = 3
@@ -42,6 +45,15 @@ def shown(value: object) -> str:
 def described(value: object) -> str:
     """The text of a value, and its class."""
     return f"{shown(value)} of type {type(value).__name__}"
+
+
+def number_of(digits: str, base: int = 10) -> int:
+    """Reads an integer. One of thousands of digits, which Python refuses to read, is larger than any."""
+    try:
+        return int(digits, base)
+    except ValueError as error:
+        pass_interruption(error)
+        return -_BEYOND if digits.startswith("-") else _BEYOND
 
 
 def integer(name: str, value: Any) -> int:

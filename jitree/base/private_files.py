@@ -24,6 +24,8 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe must not wait
 _FOLDER_ACCESS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CREATE: Final = os.O_CREAT | os.O_EXCL | _NEVER_FOLLOW
+_MOST_MADE: Final = 64
+"""Folders, one in the other. To check thousands takes minutes."""
 LARGEST: Final = 256 << 20
 """Bytes of a file. One that is longer was not written here: a sparse file of any length takes no room on a
 disk, and all memory when it is read."""
@@ -132,15 +134,19 @@ def lockable(directory: int, name: str) -> int:
 
 def make_folder(folder: str) -> None:
     """Makes a folder, and missing ones above it, private whatever the umask is. PermissionError if others can
-    change what is above it."""
-    if os.path.lexists(folder):
-        return
-    parent = _parent(folder)
-    make_folder(parent)
-    _check_path(parent)
-    with contextlib.suppress(FileExistsError):  # another process has just made it
-        os.mkdir(folder, _FOLDER_MODE)
-        os.chmod(folder, _FOLDER_MODE)  # a umask may take away the user's own rights
+    change what is above it, OSError for more than 64."""
+    missing = []
+    while not os.path.lexists(folder):
+        missing.append(folder)
+        folder = _parent(folder)
+    if len(missing) > _MOST_MADE:
+        text = f"it is in {len(missing)} folders that are not there, which are too many: name another folder"
+        raise OSError(errno.ENAMETOOLONG, text)
+    for one in reversed(missing):
+        _check_path(_parent(one))
+        with contextlib.suppress(FileExistsError):  # another process has just made it
+            os.mkdir(one, _FOLDER_MODE)
+            os.chmod(one, _FOLDER_MODE)  # a umask may take away the user's own rights
 
 
 def make_own_folder(folder: str) -> None:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from jitree import errors
-from jitree.base.arguments import object_of
+from jitree.base.arguments import number_of, object_of
 from jitree.base.finalizers import Unique, guard
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError, NotFoundError
@@ -71,7 +71,7 @@ class Driver(Unique, abc.ABC):
         for info in infos:
             if info.path == path:
                 return self.create_device_by_id(info.id, options)
-        if path.isdecimal() and int(path) < len(infos):
+        if path.isdecimal() and number_of(path) < len(infos):
             return self.create_device_by_id(infos[int(path)].id, options)
         known = ", ".join(f"{self.name}://{info.path}" for info in infos) or "none"
         raise NotFoundError(f"driver '{self.name}' has no device '{path}'; there are: {known}")

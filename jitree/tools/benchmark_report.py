@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
+from jitree.base.arguments import number_of
 from jitree.base.platform import processor
 from jitree.base.platform.topology import describe
 from jitree.base.tables import TextTable
@@ -314,8 +315,8 @@ class Benchmark:
 def parse_duration(text: str) -> Duration:
     """``0.5s``, ``0.5`` or ``10x``."""
     match = re.fullmatch(r"([0-9]+)x", text)
-    if match is not None and int(match.group(1)) > 0:
-        return Duration(iterations=int(match.group(1)))
+    if match is not None and number_of(match.group(1)) > 0:
+        return Duration(iterations=number_of(match.group(1)))
     try:
         seconds = parse_float(text.removesuffix("s"))
     except InvalidArgumentError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base import elements
+from jitree.base.arguments import number_of
 from jitree.errors import InvalidArgumentError, pass_interruption
 from jitree.types import CLASS_BOOLEAN, ELEMENT_TYPES, ElementType, element_type, is_packed
 
@@ -167,7 +168,7 @@ def find_element_type(name: str) -> ElementType:
         return row
     opaque = _OPAQUE_TYPE.fullmatch(name)
     if opaque is not None:
-        bits = int(opaque.group(1))
+        bits = number_of(opaque.group(1))
         if bits == 0 or bits % 8 or bits > 248:
             raise InvalidArgumentError(f"opaque element type '{name}' must be 8 to 248 bits, in whole bytes")
         return element_type(bits)
@@ -179,7 +180,7 @@ def parse_integer(text: str, low: int, high: int) -> int:
     """A decimal or ``0x`` integer between the bounds; leading zeros are decimal."""
     if _INTEGER.fullmatch(text) is None:
         raise InvalidArgumentError(f"'{text}' is not an integer")
-    value = int(text, 16 if "x" in text or "X" in text else 10)
+    value = number_of(text, 16 if "x" in text or "X" in text else 10)
     if not low <= value <= high:
         raise InvalidArgumentError(f"{text} is out of range; must be between {low} and {high}")
     return value

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from jitree import errors
+from jitree.base.arguments import number_of
 from jitree.base.elements import pack_integers
 from jitree.base.near_names import nearest
 from jitree.params import Mode, ParameterEntry, ParameterProvider, TensorType, open_providers, splat_entry
@@ -105,7 +106,7 @@ def parse_declaration(text: str) -> ParameterEntry:
         raise errors.InvalidArgumentError(
             f"'{text}' is not <key>=<shape>x<type> or <key>=<shape>x<type>=<value>, such as `w=4x2xf32=1.5`"
         )
-    shape = tuple(int(dimension) for dimension in match.group(1).split("x")[:-1])
+    shape = tuple(number_of(dimension) for dimension in match.group(1).split("x")[:-1])
     row = find_type(match.group(2))
     length = row.byte_length(shape)
     if length > _MAXIMUM_LENGTH:

@@ -26,6 +26,7 @@ from numpy.lib.npyio import NpzFile
 
 from jitree import errors
 from jitree.base import elements
+from jitree.base.arguments import number_of
 from jitree.base.elements import Bytes
 from jitree.base.elements import HostTensor as HostTensor
 from jitree.tools import element_parsing
@@ -373,7 +374,7 @@ def parse_shaped_type(text: str) -> tuple[tuple[int, ...], ElementType]:
     before, _, rest = text[: start if start >= 0 else None].rpartition("x")
     shape = []
     for axis, dimension in enumerate(before.split("x") if before else ()):
-        if not (dimension.isascii() and dimension.isdigit()) or int(dimension) > _MAX_DIMENSION:
+        if not (dimension.isascii() and dimension.isdigit()) or number_of(dimension) > _MAX_DIMENSION:
             raise errors.InvalidArgumentError(f"shape[{axis}] invalid value '{dimension}' of '{text}'")
         shape.append(int(dimension))
     return tuple(shape), element_parsing.find_element_type(rest + text[start:] if start >= 0 else rest)

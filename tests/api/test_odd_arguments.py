@@ -269,3 +269,15 @@ def test_loading_without_enough_memory(megabytes: int) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("RESOURCE_EXHAUSTED") and "RLIMIT_AS" in done.stdout
+
+
+def test_an_object_that_says_it_has_any_number_of_items(session: Session) -> None:
+    class Long:
+        def __len__(self) -> int:
+            return 1 << 40
+
+        def __getitem__(self, place: int) -> float:
+            return 0.5
+
+    with pytest.raises(ResourceExhaustedError, match="to_device: there is not enough memory"):
+        session.to_device(Long())

@@ -207,6 +207,14 @@ def test_names_that_no_folder_can_have(
     assert cache.directory() == own
 
 
+def test_a_folder_in_thousands_that_are_not_there(own: Path, tmp_path: Path) -> None:
+    """Python has no room for as many calls, and to check each took minutes."""
+    session_arguments.choose_cache(f"{tmp_path}/{'d/' * 1500}")
+    with pytest.warns(RuntimeWarning, match="1500 folders that are not there, .*: name another folder"):
+        cache.write("name", b"data")
+    assert cache.directory() == own and not (tmp_path / "d").exists()
+
+
 def test_warnings_that_are_errors(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,8 @@ def test_registry_errors(registry: DriverRegistry) -> None:
         registry.create_device("vulkan://0")
     with pytest.raises(AlreadyExistsError):
         registry.register("null", "", lambda: registry.driver("null"))
+    with pytest.raises(NotFoundError, match="has no device '9999"):
+        registry.create_device(f"local-sync://{'9' * 5000}")
     registry.unregister("null")
     with pytest.raises(NotFoundError):
         registry.create_device("null")
@@ -133,6 +135,7 @@ def test_rows_are_asked_for_when_they_are_needed() -> None:
         "local-task://?spin_us=-3",
         "local-task://?cpu_ids=a",
         "local-task://?cpu_ids=99999",
+        pytest.param(f"local-task://?nodes={'9' * 5000}", id="a node of thousands of digits"),
         "local-sync://?threads=4",
         "null://?x=1",
     ],

@@ -6,12 +6,23 @@ import ctypes
 import math
 import random
 import struct
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 
-from jitree.errors import InvalidArgumentError
-from jitree.tools.element_parsing import find_element_type, parse_elements, parse_float, parse_floats
+from jitree.errors import InvalidArgumentError, OutOfRangeError
+from jitree.tools.benchmark_report import parse_duration
+from jitree.tools.element_parsing import (
+    find_element_type,
+    parse_elements,
+    parse_float,
+    parse_floats,
+    parse_integer,
+)
+from jitree.tools.parameters import parse_declaration
+from jitree.tools.values import parse_shaped_type
 from tests.tools.command import run_echo
 
 _C = ctypes.CDLL(None)
@@ -107,6 +118,23 @@ def test_numbers_are_rounded_once() -> None:
     with np.errstate(over="ignore"):
         twice = np.array([parse_float(text) for text in texts]).astype(np.float32)
     assert (twice != found).sum() > 100, "rounding twice gives others"
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (partial(parse_integer, low=0, high=9), "{}"),
+        (partial(parse_integer, low=0, high=9), "-{}"),
+        (find_element_type, "*{}"),
+        (parse_shaped_type, "{}xf32"),
+        (parse_declaration, "key={}xf32"),
+    ],
+)
+def test_thousands_of_digits(read: Callable[[str], object], text: str) -> None:
+    """Python reads no more than 4300."""
+    with pytest.raises((InvalidArgumentError, OutOfRangeError)):
+        read(text.format("9" * 5000))
+    assert (parse_duration(f"{'9' * 5000}x").iterations or 0) > 1 << 100
 
 
 def test_values_of_the_command_line() -> None:

@@ -10,9 +10,10 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final
 
+from jitree.base.arguments import number_of
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.platform.threads import allowed_processors, running_on
-from jitree.base.platform.topology import ROOT, Processor, numbers, processors
+from jitree.base.platform.topology import ROOT, Processor, processors
 from jitree.base.records import NamedTuple
 from jitree.errors import InvalidArgumentError
 
@@ -77,14 +78,14 @@ def _nodes(wish: str, cores: list[Processor]) -> list[int]:
         here = running_on()
         here = cores[0].number if here is None else here
         return [next((row.node for row in cores if here in row.siblings), there[0])]
-    wanted = numbers(wish)
+    wanted = [number_of(number) for number in wish.split(",")]
     for node in wanted:
         if node not in there:
             known = ", ".join(map(str, there))
             raise InvalidArgumentError(
                 f"NUMA node id {node} is not present on this machine; {len(there)} node(s) available: {known}"
             )
-    return list(wanted)
+    return wanted
 
 
 def _distributed(cores: list[Processor], how: str) -> list[Processor]:
