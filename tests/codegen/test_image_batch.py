@@ -223,6 +223,23 @@ def test_what_is_wanted_is_taken_first(monkeypatch: pytest.MonkeyPatch) -> None:
     work.close()
 
 
+def test_what_is_brought_forward_comes_among_the_next() -> None:
+    work = WorkList.create(5)
+    work.order(range(5))
+    for number in (1, 2, 3):
+        work.put_aside(number)
+    work.want(4)
+    work.hold()
+    for number in (2, 3, 4):
+        work.bring(number)
+    numbers = iter(work)
+    assert [next(numbers) for _ in range(4)] == [4, 0, 2, 3]
+    work.bring(2)
+    work.release()
+    assert list(numbers) == [1], "what has been taken is not taken again"
+    work.close()
+
+
 def test_what_is_put_aside_waits_while_the_program_needs_the_processors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

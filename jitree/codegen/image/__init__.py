@@ -173,6 +173,11 @@ class Provider:
         if self._builder is not None:
             self._builder.work.want(self._builder.number(self.key))
 
+    def bring(self) -> None:
+        """Raises a builder's priority for one that was put aside or off."""
+        if self._builder is not None:
+            self._builder.work.bring(self._builder.number(self.key))
+
     def put_aside(self) -> None:
         """Lowers a builder's priority for one of its several images."""
         if self._builder is not None:

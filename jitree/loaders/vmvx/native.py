@@ -37,6 +37,7 @@ from jitree.loaders.vmvx.policy import (
     EVEN,
     LATER,
     NOTHING,
+    SOONER,
     Running,
     Sizes,
     WaitingPolicy,
@@ -106,6 +107,9 @@ class CompiledKernels(Finalized):
         """Kernels that are not compiled."""
         self._is_decided = False
         """Whether there is a decision that nobody has acted on."""
+        self._gaining = self._unknown = frozenset[int]()
+        """Kernels by which a call ends sooner, as was last decided; those among them that its first list has
+        not, where to build all takes less than that list: the next lists may need them."""
         self._starts_later = False
         """Whether a builder is to be started with the second call that runs kernels."""
         self._starts = False
@@ -208,7 +212,7 @@ class CompiledKernels(Finalized):
                 if self.has_left(ordinal) or not is_building:
                     break
                 if self._policy.may_go_on(running):
-                    if self._policy.share == ALL:
+                    if self._policy.share == ALL and ordinal not in self._gaining:
                         wanted.put_off()  # what this call waits for comes first
                     break
                 wanted.want()
@@ -265,11 +269,17 @@ class CompiledKernels(Finalized):
             gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
             start = self._batch.start_seconds
             gain = sum(map(gains.__getitem__, gaining)) - start
-            own = start + ALONE * self._batch.shares[ordinal]
+            is_alone = not set(gaining) - {ordinal}
+            own = start + self._batch.shares[ordinal] * (ALONE if is_alone else 1.0)
             policy.decide(running, rest, own, gain)
             (self._batch.hold if policy.holds else self._batch.release)()
             if self._batch.begun is None:
-                self._batch.order(gaining, (*gains, *policy.dearest()))
+                if rest.everything / rest.threads >= SOONER * self._batch.estimate:
+                    self._unknown = frozenset(range(len(self._ordinals))) - gains.keys()
+                self._batch.order((*gaining, *sorted(self._unknown)), (*gains, *policy.dearest()))
+            else:
+                self._batch.bring(gaining)
+            self._gaining = self._unknown.union(gaining)
             self._is_decided = True
 
     def _ask(self, ordinal: int, running: Running) -> None:

@@ -20,7 +20,7 @@ from jitree.codegen.image.flat import map_image
 from jitree.codegen.record import size_of
 from jitree.dispatch import grid_call
 from jitree.errors import DeadlineExceededError
-from jitree.hal.command_layout import Job, List
+from jitree.hal.command_layout import Job
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, interrupts
 from jitree.loaders.vmvx import native as vmvx_native
@@ -34,7 +34,6 @@ from jitree.loaders.vmvx.policy import (
     LATER,
     NOTHING,
     LeftToDo,
-    ListedDispatch,
     Running,
     WaitingPolicy,
 )
@@ -44,72 +43,6 @@ from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx.programs import COUNT, load
 
 GROUPS = 60
-
-
-@pytest.mark.parametrize(
-    ("kernel", "build", "is_first", "share"),
-    [
-        (0.1, 4.0, True, ALL),
-        (0.1, 4.0, False, LATER),
-        (3.5, 4.0, True, ALL),
-        (3.7, 4.0, True, NOTHING),  # full speed is worth a tenth
-        (10.0, 4.0, True, NOTHING),
-        (10.0, 4.0, False, NOTHING),
-        (0.0, 0.0, True, NOTHING),
-    ],
-)
-def test_the_sooner_way_is_taken(kernel: float, build: float, is_first: bool, share: float) -> None:
-    assert vmvx_policy.share_of(kernel, build, is_first) == share
-
-
-def test_a_build_has_had_what_the_program_has_left() -> None:
-    assert vmvx_policy.left(4.0, passed=1.0, interpreted=0.25) == 3.25
-    assert vmvx_policy.left(4.0, passed=1.0, interpreted=1.5) == 4.0
-    assert vmvx_policy.left(4.0, passed=100.0, interpreted=0.0) == 25.0, "it has not ended"
-
-
-DISPATCHES = [
-    ListedDispatch(0, 10, False),
-    ListedDispatch(1, 100, True),
-    ListedDispatch(2, 7, False),
-    ListedDispatch(1, 100, False),
-]
-
-
-def _sizes(*sizes: float) -> vmvx_policy.Sizes:
-    return lambda kernel: sizes[kernel]
-
-
-def test_what_is_left_of_a_list() -> None:
-    rest = vmvx_policy.estimate(DISPATCHES, {0: 0.1, 1: 0.04, 2: 0.2}, 50.0, 2)
-    assert rest[:3] == pytest.approx((2.0 + 4.0, 2.0 + 1.4 + 4.0, 2))
-    assert rest.of_kernels == pytest.approx({1: 6.0, 2: 1.4})
-    one = vmvx_policy.estimate(DISPATCHES[1:2], {1: 0.04}, 1.0, 2)
-    assert one == LeftToDo(0.04, 0.04, 1, {1: 0.04}), "one is no work for two"
-    assert vmvx_policy.estimate([], {}, 0.0, 2) == LeftToDo(0.0, 0.0, 1, {})
-
-
-@pytest.mark.parametrize(
-    ("spent", "again"),
-    [
-        pytest.param({0: 1.0, 1: 2.0}, {}, id="this list has taken it"),
-        pytest.param({0: 1.5, 1: 3.0}, {}, id="estimates err"),
-        pytest.param({0: 2.5, 1: 6.5}, {0: 1.5, 1: 4.5}, id="lists before have taken most"),
-        pytest.param({3: 0.25}, {3: 0.25}, id="this list has not such a kernel"),
-    ],
-)
-def test_what_lists_before_have_taken_comes_again(spent: dict[int, float], again: dict[int, float]) -> None:
-    """Programs with loops submit a list each time around."""
-    costs = {0: 0.1, 1: 0.04, 2: 0.2}
-    one = vmvx_policy.estimate(DISPATCHES, costs, 50.0, 2)
-    rest = vmvx_policy.estimate(DISPATCHES, costs, 50.0, 2, spent)
-    kernels = one.of_kernels.keys() | again.keys()
-    assert rest.of_kernels == pytest.approx(
-        {kernel: one.of_kernels.get(kernel, 0.0) + again.get(kernel, 0.0) for kernel in kernels}
-    )
-    assert rest.everything == pytest.approx(one.everything + sum(again.values()))
-    assert rest.kernel == pytest.approx(one.kernel + again.get(1, 0.0)) and rest.threads == one.threads
-    assert vmvx_policy.estimate([], {}, 0.0, 2, spent) == LeftToDo(0.0, 0.0, 1, {}), "of what is known"
 
 
 def test_what_calls_before_have_taken_does_not_come_again() -> None:
@@ -126,20 +59,6 @@ def test_what_calls_before_have_taken_does_not_come_again() -> None:
     interrupts.end_call(None)
     policy.spend(0, int(1e9))
     assert policy.spent_by_call() == [1.0, 0.0] and policy.spent == [3.0, 5.0]
-
-
-def test_a_kernel_that_has_not_run_has_the_pace_of_those_that_have() -> None:
-    guessed = vmvx_policy._guessed(DISPATCHES, {0: 0.1, 1: 0.04}, _sizes(1000.0, 400.0, 5000.0))
-    assert guessed == pytest.approx({0: 0.1, 1: 0.04, 2: 0.5})
-    first = vmvx_policy._guessed(DISPATCHES, {}, _sizes(1e6, 4e8, 0.0))
-    assert first == pytest.approx({0: 1e-3, 1: 0.4, 2: 0.0}), "none has run yet"
-
-
-def test_what_saves_most_is_first() -> None:
-    rest = LeftToDo(0.0, 5.0, 2, {3: 0.2, 0: 4.0, 1: 0.8})
-    gains = vmvx_policy.saved(rest, [0.5, 0.1, 9.0, 0.3])
-    assert list(gains) == [0, 1, 3]
-    assert gains == pytest.approx({0: 1.5, 1: 0.3, 3: -0.2})
 
 
 class _Clock:
@@ -427,6 +346,65 @@ def test_to_wait_for_a_kernel_takes_longer_than_to_build_it_among_others(
     assert set(owns) == {0.5 + 2 * 1.0}
 
 
+@pytest.fixture
+def two(hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch) -> VmvxExecutable:
+    """An executable with two kernels, of which lists have the first."""
+    monkeypatch.setattr(image, "_providers", {})
+    program = Assembler("two").function("f", ENTRY_CONVENTION, COUNT).function("g", ENTRY_CONVENTION, COUNT)
+    return load(program, "auto")
+
+
+def test_processes_build_other_kernels_while_a_call_waits_for_one(
+    two: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the processors are used all the same."""
+    owns: list[float] = []
+    monkeypatch.setattr(batch.ImageBatch, "shares", [1.0, 1.0])
+    monkeypatch.setattr(batch.ImageBatch, "start_seconds", 0.5)
+    monkeypatch.setattr(vmvx_native, "saved", lambda rest, builds: {1: 2.0, 0: 1.0})
+    monkeypatch.setattr(WaitingPolicy, "decide", lambda policy, running, rest, own, gain: owns.append(own))
+    assert (_run(two) == 1).all()
+    assert set(owns) == {0.5 + 1.0}
+
+
+@pytest.mark.parametrize(("estimate", "order"), [(0.0, [(0, 1), (0,)]), (100.0, [(0,), (0,)])])
+def test_kernels_that_the_first_list_has_not_are_built_where_that_takes_less_than_the_list(
+    estimate: float, order: list[tuple[int, ...]], two: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists after it may need them: a loop, of which nobody knows how often it goes round."""
+    orders, later = list[list[tuple[int, ...]]](), list[image.Provider]()
+    for waited_for in (image.Provider, batch.ImageBatch):
+        monkeypatch.setattr(waited_for, "estimate", estimate)
+    monkeypatch.setattr(batch.ImageBatch, "shares", [0.0, 0.0])
+    monkeypatch.setattr(
+        batch.ImageBatch,
+        "order",
+        lambda images, gaining, following: orders.append([tuple(gaining), tuple(following)]),
+    )
+    monkeypatch.setattr(image.Provider, "put_off", later.append)
+    monkeypatch.setattr(WaitingPolicy, "decide", lambda policy, running, rest, own, gain: None)
+    monkeypatch.setattr(vmvx_native, "saved", lambda rest, builds: {0: 1.0})
+    assert (_run(two) == 1).all()
+    assert orders[0] == order
+    assert later == [], "what a call gains by is not put off"
+
+
+def test_a_kernel_by_which_a_call_ends_sooner_after_all_is_brought_forward(
+    hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of a loop, once it has gone round for long, though a builder is at work by then."""
+    brought = list[list[int]]()
+    monkeypatch.setattr(batch.ImageBatch, "bring", lambda images, numbers: brought.append(list(numbers)))
+    monkeypatch.setattr(vmvx_policy, "_REFRESH", 0.0)
+    monkeypatch.setattr(vmvx_native, "saved", lambda rest, builds: {0: 1.0})
+    compiled = hanging._compiled
+    assert compiled is not None
+    compiled._batch.providers[0].begun = time.monotonic()
+    _after_looks(monkeypatch, 2, lambda provider: setattr(provider, "failure", "enough"))
+    assert (_run(hanging) == 1).all()
+    assert brought and brought[0] == [0]
+
+
 def test_the_thread_that_waits_for_others_rests_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     resting = interrupts.resting(1234)
@@ -442,19 +420,6 @@ def test_the_thread_that_waits_for_others_rests_with_them(monkeypatch: pytest.Mo
     assert not slept, "another job's"
     interrupts._look(1234)
     assert len(slept) == 3
-
-
-def test_indirect_dispatches_and_those_of_other_executables_are_left_out() -> None:
-    block = aligned(np.zeros(GROUPS, np.int32))
-    program = Assembler("own").function("f", ENTRY_CONVENTION, COUNT)
-    own, other = load(program, "fast"), load(program, "fast")
-    commands = CommandList()
-    for executable in (other, own, own):
-        commands.dispatch(executable, 0, (GROUPS, 1, 1), [], [whole(block)])
-    record = vmvx_policy._words(commands.address(), size_of(List))
-    found = vmvx_policy._dispatches(record, 1, 0, own._entries, ())
-    assert found == [ListedDispatch(0, GROUPS, True), ListedDispatch(0, GROUPS, False)]
-    assert vmvx_policy._dispatches(record, 1, 0, own._entries, {0}) == []
 
 
 @pytest.mark.parametrize(("tier", "count"), [("auto", 1), ("native", 0), ("fast", 0)])
