@@ -10,7 +10,6 @@ import importlib.util
 import re
 import runpy
 import shutil
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -144,12 +143,16 @@ FOLDERS = sorted((ROOT / "jitree").glob("**/README.md"))
 
 @pytest.mark.parametrize("path", FOLDERS, ids=lambda path: str(path.parent.relative_to(ROOT)))
 def test_documents_of_folders_name_all_files(path: Path) -> None:
-    """By name, with or without ``.py``, or by a pattern."""
-    named = set(re.findall(r"\w+\*?", path.read_text(encoding="utf-8")))
-    files = {file.stem for file in path.parent.glob("*.py")} - {"__init__"}
-    patterns = [name for name in named if name.endswith("*")]
-    unnamed = [name for name in files - named if not any(fnmatch(name, pattern) for pattern in patterns)]
+    """Each by its whole name: a word such as ``calls`` names no file."""
+    named = set(re.findall(r"\w+\.py\b", path.read_text(encoding="utf-8")))
+    unnamed = {file.name for file in path.parent.glob("*.py")} - {"__init__.py"} - named
     assert not unnamed, f"{path.relative_to(ROOT)} does not name {sorted(unnamed)}"
+
+
+def test_the_tower_of_the_front_page_has_every_part() -> None:
+    tower = README.rpartition("```text\n")[2].partition("```")[0]
+    parts = {path.parent.name for path in (ROOT / "jitree").glob("*/__init__.py")}
+    assert parts - set(re.findall(r"\w+", tower)) == set()
 
 
 def test_names_in_markdown_exist() -> None:

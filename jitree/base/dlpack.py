@@ -291,7 +291,7 @@ def import_array(value: Any) -> npt.NDArray[Any]:
     return array if exchange.dtype is None else array.view(exchange.dtype)
 
 
-def over_memory(value: Any) -> npt.NDArray[Any] | None:
+def shared_array(value: Any) -> npt.NDArray[Any] | None:
     """A numpy array over the memory of another library's array; None if that is not the host's."""
     return import_array(value) if has_attribute(value, "__dlpack__") and is_importable(value) else None
 
@@ -301,7 +301,7 @@ def foreign_array(value: Any) -> npt.NDArray[Any] | None:
 
     Over the same memory where that is the host's. Fails as the library does where that gives no elements.
     """
-    array = over_memory(value)
+    array = shared_array(value)
     if array is None and has_attribute(value, "__array__"):
         array = value.__array__()
     return np.asarray(array) if isinstance(array, np.ndarray) else None

@@ -2,8 +2,10 @@
 
 A rule is a function on integers, the only statement of a check: 0, or the number of a refusal, for which
 ``refusals.tsv`` has status and text. ``Buffer.range`` checks ranges by the rule
-:func:`~jitree.hal.buffer.length_inside` and has the text of OUTSIDE_BUFFER once more. Machine code that is
-refused leaves the call to Python, which raises it.
+:func:`~jitree.hal.buffer.length_inside`, and states the text of OUTSIDE_BUFFER itself, since a first result
+does without this file; a test compares the two. Machine code that is
+refused leaves the call to Python, which raises it. A range's length of -1 in machine code says that
+:func:`~jitree.hal.buffer.length_inside` refused the range.
 """
 
 from __future__ import annotations

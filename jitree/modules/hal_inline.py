@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from jitree.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError
 from jitree.hal.allocator import Allocator
 from jitree.hal.buffer import Allocation, Buffer
+from jitree.hal.checks import OUTSIDE_BUFFER, refused
 from jitree.hal.command_list import DIRECT, BoundCommands, CommandList, Range
 from jitree.hal.enums import BufferUsage, MemoryAccess, MemoryType
 from jitree.hal.executable import Executable, ExecutableCache, ExecutableLoader, LocalExecutable
@@ -114,9 +115,7 @@ def device_query_i64(state: InlineState, category: VmBuffer, key: VmBuffer) -> t
 
 def _check_range(source: VmBuffer, offset: int, length: int) -> None:
     if not 0 <= offset <= offset + length <= source.length:
-        raise OutOfRangeError(
-            f"bytes {offset} to {offset + length} are outside a buffer of {source.length} bytes"
-        )
+        raise refused(OUTSIDE_BUFFER, offset=offset, length=length, available=source.length)
 
 
 # -- hal_loader: executables that programs run without a device, on the calling thread -------------------

@@ -64,6 +64,16 @@ def test_ranges() -> None:
         assert found == (OutOfRangeError if expected < 0 else expected)
 
 
+def test_buffers_refuse_ranges_in_the_words_of_the_table() -> None:
+    buffer = HeapAllocator().allocate(0, 0, 64)
+    for offset, length in ((65, -1), (60, 5), (-1, 2), (0, 65)):
+        with pytest.raises(OutOfRangeError) as found:
+            buffer.range(offset, length)
+        with pytest.raises(OutOfRangeError) as stated:
+            checks.require_inside(checks.OUTSIDE_BUFFER, 64, offset, length)
+        assert str(found.value) == str(stated.value)
+
+
 def test_fills() -> None:
     for offset, length, size in itertools.product(range(9), range(9), range(-1, 10)):
         expected = size in (1, 2, 4) and offset % size == 0 and length % size == 0

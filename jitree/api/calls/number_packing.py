@@ -55,7 +55,7 @@ def number_packer(parameter: Parameter, character: str) -> NumberPacker:
     return IntegerPacker(parameter, NUMBER_BITS[character])
 
 
-def _number(value: object) -> object:
+def _scalar(value: object) -> object:
     """Returns the element of a rank 0 array, None if masked. Python takes a masked one as an index; anything
     else as it is."""
     if is_masked(value):
@@ -115,7 +115,7 @@ class IntegerPacker:
         return f"{text}, and the bits of numpy.{self._carrier}({integer})"
 
     def _integer(self, value: object) -> int:
-        number = _number(value)
+        number = _scalar(value)
         if isinstance(number, (float, np.floating)) and math.isfinite(number) and number == int(number):
             return int(number)
         if isinstance(number, (bool, np.bool_)):
@@ -144,7 +144,7 @@ class DoublePacker:
         return self._float(value)
 
     def _float(self, value: object) -> float:
-        number = _number(value)
+        number = _scalar(value)
         if _is_float(number):
             wide = float(number)
             if math.isinf(wide) and number != wide:
@@ -184,7 +184,7 @@ class SinglePacker(DoublePacker):
             rounded = float(np.array(number).astype(self._dtype))
         if not math.isfinite(rounded):
             raise refused(self._name, self._type, value, "; it is too large")
-        if rounded != number and isinstance(_number(value), int | np.integer):
+        if rounded != number and isinstance(_scalar(value), int | np.integer):
             raise refused(self._name, self._type, value, "; it has no such value")
         return rounded
 

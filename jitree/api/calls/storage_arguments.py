@@ -82,9 +82,9 @@ def _host_array(value: Any) -> npt.NDArray[Any] | None:
     itself, it is one of numpy's own class."""
     if isinstance(value, np.ndarray):
         return None if is_masked(value) else np.asarray(value)
-    from jitree.base.dlpack import over_memory  # few programs use other libraries
+    from jitree.base.dlpack import shared_array  # few programs use other libraries
 
-    return over_memory(value)
+    return shared_array(value)
 
 
 def donate(array: Array) -> Donation:

@@ -290,6 +290,7 @@ def commands_fill(state: State, values: int, refs: int, words: int, slot_at: int
     pattern = number(values, words, pattern_at)
     size = number(values, words, pattern_at + 1)
     address = 0 if not target else target.address
+    # a range that is refused has the length -1, which is none of a fill
     if length < 0 or fill_refusal(offset | address, length, size):
         return REFUSED
     if length > 0:

@@ -75,6 +75,7 @@ def queue_fill(state: State, values: int, refs: int, words: int) -> int:
     if not allows(handle_pool, place, target, _TARGET, _WRITE) or number(values, words, 9) != 0:
         return REFUSED
     length = range_length(target, offset, number(values, words, 6))
+    # a range that is refused has the length -1, which is none of a fill
     if length < 0 or fill_refusal(offset, length, size):
         return REFUSED
     first = target.address + offset
