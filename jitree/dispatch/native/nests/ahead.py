@@ -7,6 +7,7 @@ than into the first:
 
 * *Streams*: rows whose pieces are loaded once, as of a matrix that meets one row. Asked for is the same piece
   of a row some iterations later; after the last one follows the next piece of the first rows.
+* *Pieces*: such rows that few tiles share. Each tile asks for other lines of the next piece's rows.
 * *Filters*: elements that all lanes share, in a row along the reduction for each iteration of the tiled loop.
   Asked for is what lies in rows of the next tile where this iteration's lies, in one row after the other: 16
   iterations load a line of each row, and ask for one of each.
@@ -30,6 +31,8 @@ ROWS_AHEAD: Final = 64
 """Iterations from one that loads a piece of a stream to the one whose piece it asks for."""
 LEAST_BYTES: Final = 24 << 10
 """Of what is asked for: the first-level cache has hardly room for more."""
+FEW: Final = 8
+"""Tiles that share a piece, at most: in the time of more, what is waited for is little."""
 LEAST_DEPTH: Final = 16
 """Iterations of a reduction along filters, so that each of their rows gets its turn."""
 
@@ -41,7 +44,7 @@ def with_requests(structure: Structure, dependence: Dependence, plan: Plan) -> P
     if plan.vector is None or not plan.reductions or plan.is_window:
         return plan
     vector, loops = plan.vector, [level for level in structure.levels if level.count > 1]
-    streamed, filters = [], []
+    streamed, pieces, filters = [], [], []
     for value, load in structure.loads.items():
         place = dependence.place(load)
         known = [level for level in loops if level.counter in place]
@@ -50,9 +53,11 @@ def with_requests(structure: Structure, dependence: Dependence, plan: Plan) -> P
         if vector.counter in place:
             if len(known) == len(loops) and _is_stream(load, plan):
                 streamed.append(value)
+            elif {*known} == {*loops} - {plan.tiled} and _is_piece(load, plan):
+                pieces.append(value)
         elif _is_filter(load, plan, plan.product is not None and value is plan.product.element):
             filters.append(value)
-    return plan._replace(streamed=tuple(streamed), filters=tuple(filters))
+    return plan._replace(streamed=tuple(streamed), pieces=tuple(pieces), filters=tuple(filters))
 
 
 def _is_stream(load: ElementAccess, plan: Plan) -> bool:
@@ -67,6 +72,25 @@ def _is_stream(load: ElementAccess, plan: Plan) -> bool:
         and distance is not None
         and abs(distance) >= 2 * plan.lanes * plan.vectors
     )
+
+
+def _is_piece(load: ElementAccess, plan: Plan) -> bool:
+    """Whether few tiles share pieces of rows, far from each other."""
+    assert plan.vector is not None
+    distance = load.step(plan.reductions[-1]).number
+    return (
+        not (plan.packed or plan.transposed or plan.fold)
+        and plan.tiled is not None
+        and _tiles(plan, plan.tiled) <= FEW
+        and load.step(plan.vector).number == 1
+        and distance is not None
+        and abs(distance) >= 2 * plan.lanes * plan.vectors
+    )
+
+
+def _tiles(plan: Plan, tiled: Level) -> int:
+    """Counts the tiles of a loop."""
+    return -(-tiled.count // plan.copies)
 
 
 def _is_filter(load: ElementAccess, plan: Plan, is_factor: bool) -> bool:
@@ -99,6 +123,7 @@ class Requests:
         self._extents = extents
         self._plan = plan
         self._streamed = [structure.loads[value] for value in plan.streamed]
+        self._pieces = [structure.loads[value] for value in plan.pieces]
         self._filters = [structure.loads[value] for value in plan.filters]
 
     def ask(self, region: NestRegion, copies: Sequence[Offsets], steps: int) -> None:
@@ -106,6 +131,8 @@ class Requests:
         for load in self._streamed:
             self._ask_stream(region, load, copies, steps)
         if steps == self._plan.steps:
+            for load in self._pieces:
+                self._ask_piece(region, load)
             for load in self._filters:
                 self._ask_filter(region, load)
 
@@ -125,6 +152,20 @@ class Requests:
                 for step in range(steps):
                     place = self._memory.pointer(region, load, {**offsets, last: step})
                     writer.prefetch(writer.at(kind, place, distance))
+
+    def _ask_piece(self, region: NestRegion, load: ElementAccess) -> None:
+        """Asks for some lines of this row in the next piece: the other tiles ask for the others."""
+        plan, writer, kind = self._plan, self._writer, ELEMENT_LLVM[load.element]
+        assert plan.tiled is not None
+        lanes, width = plan.lanes * plan.vectors, LINE_BYTES // load.bytes
+        lines = -(-lanes // width)
+        together = -(-lines // _tiles(plan, plan.tiled))
+        tile = writer.let(f"udiv i64 {region.counters[plan.tiled]}, {plan.copies}")
+        tile = writer.intrinsic("smin", "i64", 1, [tile, str(-(-lines // together) - 1)])
+        place = writer.at(kind, self._memory.pointer(region, load, {}), lanes)
+        place = writer.at(kind, place, writer.let(f"mul i64 {tile}, {together * width}"))
+        for line in range(together):
+            writer.prefetch(writer.at(kind, place, line * width))
 
     def _ask_filter(self, region: NestRegion, load: ElementAccess) -> None:
         plan, writer, tiled = self._plan, self._writer, self._plan.tiled

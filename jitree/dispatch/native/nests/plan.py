@@ -46,6 +46,8 @@ class Plan(NamedTuple):
     """Loads of constants that are read from copies (``../side_exits.py``)."""
     streamed: tuple[Value, ...] = ()
     """Loads of pieces of long rows that come from memory once: those of later iterations are asked for."""
+    pieces: tuple[Value, ...] = ()
+    """Loads of pieces of long rows that few tiles share: the next piece is asked for."""
     filters: tuple[Value, ...] = ()
     """Loads that lanes share, of rows along the last reduction: those of the next tile are asked for."""
     block: int = 0

@@ -1,4 +1,4 @@
-"""A tile prefetches the shared elements that the next tile loads."""
+"""Tiles prefetch the shared elements that the next tile loads, and what comes after them."""
 
 from __future__ import annotations
 
@@ -50,9 +50,33 @@ def test_filters_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, rows: int, depth: int, strides: tuple[int, int], least: int, asked: bool
 ) -> None:
     monkeypatch.setattr(ahead, "LEAST_BYTES", least)
+    monkeypatch.setattr(ahead, "FEW", 0)
     function = program([Level(rows), Level(40), Level(depth)], product(40, strides))
     nest = only_nest(function)
     assert bool(nest.plan.filters) == asked == (ASKS in Compiled(nest).text)
+    check(function)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "least", "asked"),
+    [
+        (8, 160, 160 * 20 * 4, True),
+        (2, 200, 200 * 20 * 4, True),  # one tile, or two
+        (8, 160, 160 * 20 * 4 + 1, False),  # the first-level cache has room for all
+        (13, 160, 256, False),  # more tiles than FEW
+        (8, 30, 256, False),  # the next row begins where this piece ends
+        (1, 160, 256, False),  # no tiles, which other requests are for
+    ],
+)
+def test_pieces_of_rows_that_few_tiles_share_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, least: int, asked: bool
+) -> None:
+    monkeypatch.setattr(ahead, "LEAST_BYTES", least)
+    monkeypatch.setattr(ahead, "FEW", 2)
+    function = program([Level(rows), Level(columns), Level(20)], product(columns, (20, 1)))
+    nest = only_nest(function)
+    assert bool(nest.plan.pieces) == asked
+    assert not asked or ASKS in Compiled(nest).text
     check(function)
 
 
