@@ -12,7 +12,7 @@ from jitree.api.array import Array
 from jitree.api.calls.declaration import TIMEOUT, Parameter, Signature, pointed_out
 from jitree.api.calls.packing import packers, unpacked, unpackers
 from jitree.api.calls.tensor_packing import ArrayTransfer, Donation, ordered_view
-from jitree.base.arguments import is_deep
+from jitree.base.arguments import given, is_deep
 from jitree.base.cancel_scopes import deadline
 from jitree.base.finalizers import Remade, require_interpreter
 from jitree.dispatch.function import VmFunction as VmFunction
@@ -28,7 +28,7 @@ from jitree.errors import (
 from jitree.hal.buffer import PENDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine
     from contextlib import AbstractContextManager
 
     from jitree.api.array_conversion import ConvertingFunction
@@ -261,13 +261,8 @@ class Function(Remade):
                     return self(*arguments, **named)
             return self.call_slowly(arguments, named)
         except BaseException as error:
-            fold(error, self._given(arguments, named))
+            fold(error, given(self.arguments, arguments, named))
             raise
-
-    def _given(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, object]]:
-        """The arguments of a call with their names."""
-        yield from zip((parameter.name for parameter in self.arguments), arguments, strict=False)
-        yield from named.items()
 
     def _limit(self, named: dict[str, Any]) -> AbstractContextManager[object]:
         """Takes the limit of a call from its arguments."""
@@ -400,7 +395,7 @@ class Function(Remade):
                     return await call(*arguments, **named)
             return await call(*arguments, **named)
         except BaseException as error:
-            fold(error, self._given(arguments, named))
+            fold(error, given(self.arguments, arguments, named))
             raise
 
     def _call_told(self, /, *arguments: Any, **named: Any) -> Coroutine[Any, Any, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import inf, isnan
 from numbers import Real
 from reprlib import Repr
@@ -111,6 +111,14 @@ def contents(name: str, value: Any) -> memoryview:
         raise InvalidArgumentError(
             f"{name}: expected bytes in one piece but got {type(value).__name__}: {error}"
         ) from own_error(error)
+
+
+def given(
+    parameters: Iterable[Any], arguments: Iterable[object], named: Mapping[str, object]
+) -> Iterator[tuple[str, object]]:
+    """The arguments of a call with their names."""
+    yield from zip((parameter.name for parameter in parameters), arguments, strict=False)
+    yield from named.items()
 
 
 def is_a(value: object, *kinds: Any) -> bool:

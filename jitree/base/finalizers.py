@@ -21,6 +21,7 @@ import ctypes
 import os
 import sys
 from _thread import LockType, RLock, get_ident, start_new_thread
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -142,13 +143,14 @@ class Borrowed:
     """Stands for the owner of what holds it, without keeping it: a weak reference may have been cleared while
     the owner is still used, by what a garbage collector runs. Only for what the owner alone uses."""
 
-    __slots__ = ("_address",)
+    __slots__ = ("shown",)
 
     def __init__(self, owner: object) -> None:
-        self._address = id(owner)
+        self.shown: Any = ctypes.py_object.from_buffer(array("q", (id(owner),)))
+        """Its ``value`` is the owner, got without a call."""
 
     def __call__(self) -> Any:
-        return object_at(self._address)
+        return self.shown.value
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self(), name)
@@ -160,18 +162,18 @@ def uninterrupted(action: Callable[[], object]) -> Callable[[], object]:
 
     The garbage collector does not see the generator in what this gives: in a circle it would close it before
     the object ends whose end it is."""
-    return _attempted(action, 1)
+    return _attempted(action, 1, None)
 
 
 def repeated(action: Callable[[], object]) -> Callable[[], object]:
     """Makes a finalizer of an action that begins again where it is interrupted.
 
     As :func:`uninterrupted`. Each of its steps is marked as done with it, or after it."""
-    return _attempted(action, _MOST_ATTEMPTS)
+    return _attempted(action, _MOST_ATTEMPTS, None)
 
 
-def _attempted(action: Callable[[], object], attempts: int) -> Callable[[], object]:
-    steps = _steps(action, attempts)
+def _attempted(action: Callable[[], object], attempts: int, owner: Borrowed | None) -> Callable[[], object]:
+    steps = _steps(action, attempts, owner)
     next(steps)
     step = partial(next, steps)
     _untrack(id(step))
@@ -338,8 +340,9 @@ def _do_put_off() -> None:
                 taken[0]()
                 del taken[0]
     except BaseException as error:
-        if is_interruption(error):
-            _put_off.extendleft(taken)
+        put_off = _put_off
+        if type(error) is RecursionError or is_interruption(error):  # there may be no stack for a call
+            put_off += taken
         raise
 
 
@@ -357,7 +360,8 @@ class Finalized:
 
     def will_end(self) -> None:
         """Has :meth:`end` called when nothing refers to the object any more."""
-        self._end = _attempted(partial(_end, Borrowed(self)), _MOST_ATTEMPTS)
+        owner = Borrowed(self)
+        self._end = _attempted(partial(_end, owner), _MOST_ATTEMPTS, owner)
 
     def end(self) -> None: ...
 
@@ -367,8 +371,10 @@ def _end(owner: Borrowed, is_finalizing: Callable[[], bool] = sys.is_finalizing)
         without_guards(owner().end)
 
 
-def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
-    """A generator: it begins inside of ``try``, while a function could be interrupted before that."""
+def _steps(action: Callable[[], object], attempts: int, owner: Borrowed | None) -> Iterator[None]:
+    """A generator: it begins inside of ``try``, while a function could be interrupted before that.
+
+    Where Python's stack is full another thread does the action, with an ``owner`` that lives until then."""
     interruption: BaseException | None = None
     # Python looks for an interrupt after each call, also after these.
     left, later = iter(range(2 * _MOST_ATTEMPTS)), cast("Iterator[int]", iter(()))
@@ -398,7 +404,14 @@ def _steps(action: Callable[[], object], attempts: int) -> Iterator[None]:
             break
         except BaseException as error:
             failed = error
-    if failed is not None:
+    if type(failed) is RecursionError:  # there may be no stack for a call
+        put_off = _put_off
+        put_off += (action if owner is None else owner.shown.value.end,)
+        try:
+            start_new_thread(_do_put_off, ())
+        except RuntimeError:  # the next end takes it along
+            failed = None
+    elif failed is not None:
         raise failed
     # Python looks for it after calls and jumps, and would raise it here, where it is lost.
     _ = [*later]

@@ -111,7 +111,7 @@ def _is_raised_by_us(error: BaseException) -> bool:
 
 
 def _items(value: Any) -> Iterable[Any]:
-    """The value, the items of a list, tuple or dictionary, and the items of these."""
+    """The value, the items of a list, tuple or dictionary, and theirs."""
     waiting, levels = [value], 3
     while waiting and levels:
         yield from waiting

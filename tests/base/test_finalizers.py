@@ -6,6 +6,7 @@ import gc
 import operator
 import signal
 import sys
+import time
 from _thread import interrupt_main
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -27,6 +28,10 @@ from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.heap import HeapAllocator
 
 PROGRAM = Path(__file__).parents[1] / "data" / "programs" / "aliases.vmfb"
+
+
+_ENTERED = 6
+"""Levels of calls by which an end is entered."""
 
 
 class _Holder:
@@ -154,6 +159,50 @@ def test_no_interrupt_is_lost_where_what_is_known_dies(register: Callable[[Any],
     holder = [_Watched()]
     register(holder[0])
     _drop_interrupted(holder)
+
+
+@pytest.mark.parametrize("kind", [Finalized, Finalizer])
+def test_what_dies_where_the_stack_is_full_ends(kind: type) -> None:
+    """However many levels are left, but for those that the end is entered by. Where one is missing, it is
+    done again."""
+    ended = list[int]()
+
+    def end(left: int, levels: int = 20) -> None:
+        if levels:
+            end(left, levels - 1)
+        else:
+            ended.append(left)
+
+    class Late(Finalized):
+        def __init__(self, left: int) -> None:
+            self.left = left
+            self.will_end()
+
+        def end(self) -> None:
+            end(self.left)
+
+    def fall(levels: int, holder: list[object]) -> None:
+        if levels:
+            fall(levels - 1, holder)
+        holder.clear()
+
+    def room(levels: int = 0) -> int:
+        try:
+            return room(levels + 1)
+        except RecursionError:
+            return levels
+
+    lefts = range(_ENTERED, 40)
+    for left in lefts:
+        made = Late(left) if kind is Finalized else Finalizer(uninterrupted(partial(end, left)))
+        holder: list[object] = [made]
+        del made
+        fall(room() - left, holder)
+    finalizers.without_guards(bool)
+    until = time.monotonic() + 60
+    while len({*ended}) < len(lefts) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert {*ended} == {*lefts}
 
 
 def test_an_interrupted_session_ends() -> None:

@@ -214,7 +214,7 @@ TESTS = {
         "api/test_traced_lines.py::test_a_debugger_ends_the_call",
     ],
     "On a GPU, memory that went back to the driver": [
-        "cuda/test_memory.py::test_a_handler_takes_pieces_as_regions_leave"
+        "cuda/test_suballocator.py::test_a_handler_takes_pieces_as_regions_leave"
     ],
     "A DLPack capsule of a narrow type": ["api/test_dlpack.py::test_capsules_that_no_array_has"],
 }

@@ -404,6 +404,8 @@ class _CutNests:
         emitter = self._emitter
         start, end, going = self._decide(writer)
         emitter.raw(writer.taken())
+        # What leaves from here is a store between nests that fails. The interpreter does it again, and fails
+        # in the same way: that ends the program, and nobody reads what is not filled yet.
         emitter.filled = ()
         for part, begun, effects in zip(self._cut.nests, self._begun, self._effects, strict=True):
             text = begun.writer
