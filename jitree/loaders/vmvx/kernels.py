@@ -17,7 +17,7 @@ from jitree.dispatch.native.source import ModuleSource, by_itself, encode, from_
 from jitree.errors import StatusError
 from jitree.regs.layout import Entry, MachineState
 from jitree.vmfb.schema import Export, FunctionRow, ModuleTables
-from jitree.vmfb.words import FUSED, OPCODE_NAMES
+from jitree.vmfb.words import BASE_OPCODE, FUSED, OPCODE_NAMES
 
 if TYPE_CHECKING:
     from jitree.codegen.image.batch import ImageBatch
@@ -112,6 +112,14 @@ _HOT_SECONDS_A_WORD: Final = 0.00016
 """Of a processor, for a word of bytecode, until it has been measured on the machine; of code that can be
 entered in the middle."""
 
+_SECONDS_MORE: Final = {
+    "exp.f32": 0.013, "exp2.f32": 0.013, "expm1.f32": 0.035, "tanh.f32": 0.035, "erf.f32": 0.045,
+    "log.f32": 0.055, "log1p.f32": 0.055, "log2.f32": 0.055, "pow.f32": 0.07, "atan.f32": 0.05,
+    "atan2.f32": 0.05, "sin.f32": 0.07, "cos.f32": 0.07,
+}  # fmt: skip
+"""The same for an instruction that becomes hundreds: measured of exp, tanh, erf, log1p, sin and cos, for the
+others that of one that they resemble."""
+
 SPANS: Final = Recipe("spans", "the code around VMVX kernels", "jitree.loaders.vmvx.spans:generate", 2.0)
 """Runs spans of any kernels."""
 
@@ -168,29 +176,30 @@ def recipes(executable: BytecodeModule) -> list[Recipe]:
     """
     source = from_program(executable.program)
     keeps = not KEEPS.isdisjoint(mnemonics(source))
-    return [
-        _kernel(executable, export, *_source_of(source, export.ordinal), keeps)
-        for export in kernels(executable.module)
-    ]
+    return [_kernel(executable, export, source, keeps) for export in kernels(executable.module)]
 
 
-def _source_of(source: ModuleSource, ordinal: int) -> tuple[ModuleSource, int]:
-    """What the code of a kernel depends on, and its ordinal in that."""
-    own = by_itself(source, ordinal)
-    return (own, 0) if _CALLS.isdisjoint(mnemonics(own)) else (source, ordinal)
-
-
-def _kernel(
-    executable: BytecodeModule, export: Export, source: ModuleSource, ordinal: int, keeps: bool
-) -> Recipe:
-    row = source.functions[ordinal]
+def _kernel(executable: BytecodeModule, export: Export, module: ModuleSource, keeps: bool) -> Recipe:
+    """Its data is what its code depends on: all of the module where it calls something."""
+    own = by_itself(module, export.ordinal)
+    used = mnemonics(own)
+    source, ordinal = (own, 0) if _CALLS.isdisjoint(used) else (module, export.ordinal)
     return Recipe(
         name="vmvx_kernels",
         title=f"kernel '{export.name}' of executable '{executable.name}'",
         generator="jitree.loaders.vmvx.build:generate",
-        seconds=START_SECONDS + _SECONDS_A_WORD * (row.end - row.start),
+        seconds=START_SECONDS + _seconds(own, used),
         data=(encode(source), array("i", (ordinal, keeps)).tobytes()),
     )
+
+
+def _seconds(own: ModuleSource, used: set[str]) -> float:
+    """States seconds of a processor to build a kernel, the function of ``own``."""
+    seconds = _SECONDS_A_WORD * len(own.words)
+    if not used.isdisjoint(_SECONDS_MORE):
+        names = (OPCODE_NAMES[BASE_OPCODE[own.words[at]]] for at in own.instruction_words)
+        seconds += sum(_SECONDS_MORE.get(name, 0.0) for name in names)
+    return seconds
 
 
 def batch(executable: BytecodeModule, builds: BuilderLimits | None = None) -> ImageBatch:

@@ -9,7 +9,7 @@ from math import inf, isfinite
 import pytest
 
 from jitree.loaders.vmvx.analysis import KernelCosts, _Reading
-from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, kernels, recipes
 from jitree.vmfb.decode import BytecodeModule
 from tests.assembler import Assembler
 from tests.fuzz.kernels import KernelWriter
@@ -152,3 +152,16 @@ def test_loops_one_after_the_other_are_looked_at_once(monkeypatch: pytest.Monkey
     text = "".join(map(loop.format, range(200)))
     assert _cost(f"%i20 = const.i32.zero\n%i21 = const.i32 3\n{text}return []") > 200 * 3
     assert looked[0] <= 2 * 200
+
+
+def _build_seconds(body: str) -> float:
+    module = BytecodeModule.load(Assembler("built").function("f", ENTRY_CONVENTION, body).build(), "file")
+    (recipe,) = recipes(module)
+    return recipe.seconds
+
+
+def test_a_function_takes_longer_to_build_than_other_instructions() -> None:
+    """To sixteen lanes of sines belong hundreds of instructions."""
+    texts = ["%i20 = {0}.f32 %i20\n" * 3 + "return []"] * 3
+    plain, sines, exponentials = map(_build_seconds, map(str.format, texts, ("neg", "sin", "exp")))
+    assert sines - plain == pytest.approx(3 * 0.07) and exponentials - plain == pytest.approx(3 * 0.013)
