@@ -14,7 +14,7 @@ import ctypes
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from operator import call
 from typing import TYPE_CHECKING, Any, Final
@@ -286,11 +286,12 @@ _OF_THREADS: Final = {
 }
 
 
-def address_for_threads(name: str) -> int:
-    """Finds a C function: of threads by what it does, others by name.
+def addresses_for_threads(names: Iterable[str]) -> list[int]:
+    """Finds C functions: of threads by what they do, others by name.
 
     What the system lacks does nothing."""
-    return address_of_function(_OF_THREADS.get(name, name)) or address_of_function("labs")
+    functions = [getattr(C_LIBRARY, _OF_THREADS.get(name, name), C_LIBRARY.labs) for name in names]
+    return [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
 
 
 def open_library(path: str) -> ctypes.CDLL:
