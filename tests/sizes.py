@@ -20,6 +20,8 @@ MINIMUM_LINES = 60
 """A shorter file has a reason: it is the face of a folder, or CONTRIBUTING.md lists it."""
 FACES = {"__init__.py", "drivers.py"}
 """Of folders: what they give, and which drivers they declare."""
+STATED = "lines of code: "
+"""What begins a row of the ceilings that says how many lines of code a feature has."""
 HEADLINE_WORDS = 14
 """Of the first sentence of a docstring."""
 
@@ -86,9 +88,14 @@ def package_code() -> int:
 
 
 def ceilings() -> dict[str, int]:
-    """The numbers of `ceilings.tsv`, by name. They fall; a feature raises them by at most what it states."""
+    """The numbers of `ceilings.tsv`, by name, that of lines of code as the sum of what is stated for it.
+
+    They fall; a feature raises them by what it states.
+    """
     rows = (line.split("\t") for line in CEILINGS.read_text().splitlines() if not line.startswith("#"))
-    return {name: int(number) for name, number in rows}
+    numbers = {name: int(number) for name, number in rows}
+    stated = {name: numbers.pop(name) for name in [*numbers] if name.startswith(STATED)}
+    return {"lines of code": sum(stated.values()), **numbers}
 
 
 def short_files() -> set[str]:
