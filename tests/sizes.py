@@ -29,7 +29,9 @@ _NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
 
-_HEADLINE = re.compile(r"(?<=[.;:])\s|\n\s*\n")
+_SENTENCE = re.compile(r"(?<=\.)\s|\n\s*\n")
+_CLAUSE = re.compile(r"(?<=[.;:])\s|\n\s*\n")
+"""Ends a headline: of files and public classes the whole first sentence, of others also a part of one."""
 
 FILES = dict.fromkeys(sorted(PACKAGE.rglob("*.py")))  # in order, and found quickly
 
@@ -119,10 +121,17 @@ def long_headlines() -> list[str]:
     for path in FILES:
         for node in ast.walk(tree(path)):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                headline = _HEADLINE.split(ast.get_docstring(node) or "")[0]
+                headline = _end_of_headline(node).split(ast.get_docstring(node) or "")[0]
                 if len(headline.split()) > HEADLINE_WORDS:
                     found.append(f"{path.relative_to(ROOT)}: {getattr(node, 'name', '')}: {headline}")
     return found
+
+
+def _end_of_headline(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
+) -> re.Pattern[str]:
+    is_public = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    return _SENTENCE if is_public or isinstance(node, ast.Module) else _CLAUSE
 
 
 def size_table() -> Iterator[str]:
