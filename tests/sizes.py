@@ -20,6 +20,8 @@ MINIMUM_LINES = 60
 """A shorter file has a reason: it is the face of a folder, or CONTRIBUTING.md lists it."""
 FACES = {"__init__.py", "drivers.py"}
 """Of folders: what they give, and which drivers they declare."""
+STATED = "lines of code: "
+"""What begins a row of the ceilings that says how many lines of code a feature has."""
 HEADLINE_WORDS = 14
 """Of the first sentence of a docstring."""
 
@@ -27,7 +29,9 @@ _NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
 
-_HEADLINE = re.compile(r"(?<=[.;:])\s|\n\s*\n")
+_SENTENCE = re.compile(r"(?<=\.)\s|\n\s*\n")
+_CLAUSE = re.compile(r"(?<=[.;:])\s|\n\s*\n")
+"""Ends a headline: of files and public classes the whole first sentence, of others also a part of one."""
 
 FILES = dict.fromkeys(sorted(PACKAGE.rglob("*.py")))  # in order, and found quickly
 
@@ -86,9 +90,14 @@ def package_code() -> int:
 
 
 def ceilings() -> dict[str, int]:
-    """The numbers of `ceilings.tsv`, by name. They fall; a feature raises them by at most what it states."""
+    """The numbers of `ceilings.tsv`, by name, that of lines of code as the sum of what is stated for it.
+
+    They fall; a feature raises them by what it states.
+    """
     rows = (line.split("\t") for line in CEILINGS.read_text().splitlines() if not line.startswith("#"))
-    return {name: int(number) for name, number in rows}
+    numbers = {name: int(number) for name, number in rows}
+    stated = {name: numbers.pop(name) for name in [*numbers] if name.startswith(STATED)}
+    return {"lines of code": sum(stated.values()), **numbers}
 
 
 def short_files() -> set[str]:
@@ -112,10 +121,17 @@ def long_headlines() -> list[str]:
     for path in FILES:
         for node in ast.walk(tree(path)):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                headline = _HEADLINE.split(ast.get_docstring(node) or "")[0]
+                headline = _end_of_headline(node).split(ast.get_docstring(node) or "")[0]
                 if len(headline.split()) > HEADLINE_WORDS:
                     found.append(f"{path.relative_to(ROOT)}: {getattr(node, 'name', '')}: {headline}")
     return found
+
+
+def _end_of_headline(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
+) -> re.Pattern[str]:
+    is_public = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    return _SENTENCE if is_public or isinstance(node, ast.Module) else _CLAUSE
 
 
 def size_table() -> Iterator[str]:

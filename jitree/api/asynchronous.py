@@ -158,7 +158,7 @@ class AsynchronousFunction(Function):
 
 
 class PairedFunction(Function):
-    """Calls a function that waits, or its twin ``f$async`` (torch's front end exports both): asynchronous
+    """Calls a function that waits, or its twin ``f$async``. Torch's front end exports both, and asynchronous
     calls go to the other one."""
 
     __slots__ = ()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jitree.params.provider import ParameterProvider
 
     class Loading(Protocol):
-        """What a choice needs of the session that loads a module; others of its kind measure."""
+        """Gives a choice what it needs of the session that loads a module. Others of its kind measure."""
 
         @property
         def device(self) -> Device: ...

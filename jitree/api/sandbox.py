@@ -308,7 +308,7 @@ class NoNativeCode(ExecutableLoader):
 
 
 class NoGroup(TransportProvider):
-    """Refuses channels: what a process joins by itself it learns from its environment, over sockets."""
+    """Refuses channels. What a process joins by itself it learns from its environment, over sockets."""
 
     def query_default_rank_and_count(self) -> NoReturn:
         raise errors.PermissionDeniedError(

@@ -1,4 +1,5 @@
-"""Says which functions of a program become machine code, and why others do not: by function and loop."""
+"""Says which functions of a program become machine code. It goes by function and loop, and says why others do
+not."""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ def take_kept() -> BaseException | None:
 
 
 class Callback:
-    """A C function of up to six integers; ``address`` is valid as long as the object. For a ``count`` of
-    seven the last argument is where those on the stack are (x86-64).
+    """Makes a C function of up to six integers. ``address`` is valid as long as the object. For a ``count``
+    of seven the last argument is where those on the stack are (x86-64).
 
     The C function gives what ``function`` gives for ``count`` arguments; if that raises anything, what
     ``failed`` gives for the error and the arguments; and ``failure`` if that was not possible either.

@@ -45,8 +45,8 @@ _ended: Final[dict[Scope, None]] = {}
 
 
 class Scope(Unique):
-    """What a thread or a task does until the scope is left: the block of a ``with`` statement, or a call
-    that waits. It can be ended from any thread, and ends by itself ``seconds`` after it was entered.
+    """Covers what a thread or a task does until it is left. It is the block of a ``with`` statement, or a
+    call that waits. It can be ended from any thread, and ends by itself ``seconds`` after it was entered.
 
     It is left by releasing a lock, in C: Ctrl-C cannot come before that, and leave a thread in it for good.
     """

@@ -153,7 +153,8 @@ def _dimension(shape: tuple[int, ...], texts: Iterator[str], budget: _Budget) ->
 
 
 class HostTensor(NamedTuple):
-    """A dense row-major tensor; ``data`` holds its bytes (elements below 8 bits packed, low bits first)."""
+    """Holds a dense row-major tensor. ``data`` has its bytes (elements below 8 bits packed, low bits
+    first)."""
 
     element_type: ElementType
     shape: tuple[int, ...]

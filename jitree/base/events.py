@@ -102,7 +102,8 @@ class Allocated(ObservedEvent):
 
 
 class Note(ObservedEvent):
-    """What the process does beside calls: it builds code, finds it, goes without, or goes a slow way."""
+    """Tells what the process does beside calls. It builds code, finds it, goes without, or goes a slow
+    way."""
 
     def __init__(self, topic: str, text: str, level: str, seconds: float) -> None:
         super().__init__(NOTE, text)

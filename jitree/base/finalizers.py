@@ -80,7 +80,7 @@ _raise_in: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_obj
 
 
 class Finalizer:
-    """Calls ``action`` when it dies: a function in C, such as ``partial(deque.append, …)``, which no
+    """Calls ``action`` when it dies. That is a function in C, such as ``partial(deque.append, …)``, which no
     interrupt can come before, or what :func:`uninterrupted` makes of one in Python.
 
     The garbage collector does not see what a finalizer refers to. So it must not refer to what holds it: that
@@ -140,7 +140,7 @@ _MOST_ATTEMPTS: Final = 64
 
 
 class Borrowed:
-    """Stands for the owner of what holds it, without keeping it: a weak reference may have been cleared while
+    """Stands for the owner of what holds it, without keeping it. A weak reference may have been cleared while
     the owner is still used, by what a garbage collector runs. Only for what the owner alone uses."""
 
     __slots__ = ("shown",)
@@ -517,7 +517,8 @@ class SharedWeakValues(Generic[Key, Item]):
 
 
 class SharedWeakKeys(Generic[Key, Item]):
-    """As a ``WeakKeyDictionary``, for tables that stay: what it holds is freed by a garbage collection."""
+    """Serves as a ``WeakKeyDictionary``, for tables that stay. What it holds is freed by a garbage
+    collection."""
 
     __slots__ = ("_items",)
 

@@ -1,4 +1,5 @@
-"""Tells people what the process does beside calls: to Python's logger ``jitree``, and how far it has come.
+"""Tells people what the process does beside calls. Python's logger ``jitree`` gets it, with how far it has
+come.
 
 The logger is silent unless the program, or ``JITREE_LOG=info`` in the environment (debug, info, warning),
 says otherwise: without either no handler is there, and ``logging``, which takes 5 ms to import, is not
@@ -89,7 +90,8 @@ _TENTH: Final = 10
 
 
 class ProgressStep(ObservedEvent):
-    """A part of something long is done: ``done`` of ``total``, which are ``unit`` (bytes, steps, images)."""
+    """Tells that a part of something long is done. ``done`` of ``total`` are counted in ``unit`` (bytes,
+    steps, images)."""
 
     def __init__(self, name: str, done: int, total: int, unit: str) -> None:
         super().__init__(PROGRESS, name)

@@ -1,4 +1,4 @@
-"""Writes pages that need no network: tables, text and drawings as one HTML file, or as a part of a notebook.
+"""Writes pages that need no network. Tables, text and drawings are one HTML file, or a part of a notebook.
 
 What a page shows is a list of pieces, which the parts make that know it. ``graph.js`` and ``page.js`` draw on
 canvases, ``page.css`` is the style. Names of programs may be any text: it is escaped in HTML, the script gets

@@ -1,4 +1,4 @@
-"""Tells machine code when to look whether it is to end: one word, which all of it reads.
+"""Tells machine code when to look whether it is to end. It is one word, which all of it reads.
 
 The word is the time of the next deadline, in the processor's ticks. Machine code compares it each time that
 it looks at the clock. So a call ends in time also where a thread that would have to tell it gets its turn

@@ -1,5 +1,5 @@
-"""Numba as a front end: from a Python function and its signature to LLVM IR. All of Numba's internals that
-jitree uses are in this file.
+"""Makes LLVM IR of a Python function and its signature, by Numba. All of Numba's internals that jitree uses
+are in this file.
 
 Numba's own targets stay as they are; :data:`_TARGET` is one beside them. What differs from Numba's:
 

@@ -1,4 +1,4 @@
-"""LLVM IR under construction: the body of a function, and what functions need beside their own text."""
+"""Builds the text of a function in LLVM IR, with what it needs beside."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ class FunctionText:
 
 
 class Iteration:
-    """Inside a loop: its counter, the carried values in it, and, when assigned, in the next one; these
-    are also what is left after the loop. After something that may not have run, that is ``result``."""
+    """Gives a loop's body its counter and the carried values. What is assigned is for the next iteration, and
+    is also what is left after the loop. After something that may not have run, that is ``result``."""
 
     def __init__(self, counter: str, values: list[str]) -> None:
         self.counter = counter

@@ -1,4 +1,4 @@
-"""LLVM IR of what only a processor can do, for each: all that differs between them.
+"""States in LLVM IR what only one kind of processor can do. All that differs between them is here.
 
 It defines the functions of :mod:`jitree.codegen.primitives`, and ``rounded_once`` and ``flushed`` of
 :mod:`jitree.codegen.numbers`. Texts that call one are the same for every machine; the compiler adds the

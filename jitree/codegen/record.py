@@ -1,4 +1,4 @@
-"""Describes records in memory that others lay out: fields, numbers in a row, atomic fields.
+"""Describes records in memory that others lay out. They have fields, numbers in a row and atomic fields.
 
     class Entry(MemoryRecord):
         count: i64
@@ -61,7 +61,7 @@ def memory_as(code: Literal["B", "H", "I", "i", "q"]) -> memoryview:
 
 
 class Repeated(int):
-    """How many numbers a field is, which lie one after the other; its name is the first one's."""
+    """Says how many numbers a field is, one after the other. Its name is the first one's."""
 
 
 class MemoryRecord:

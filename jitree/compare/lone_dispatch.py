@@ -63,7 +63,7 @@ print(first.name, *first.statistics(), jitree.diff(first.run, second, {tolerance
 
 
 class MemorySpan(NamedTuple):
-    """A part of the memory of a dispatch: a binding, or a tensor in it."""
+    """Names a part of the memory of a dispatch. It is a binding, or a tensor in it."""
 
     block: int
     offset: int

@@ -185,7 +185,8 @@ def watched(show: Show, names: Mapping[int, str]) -> Iterator[None]:
 
 
 class CallablePeer(Peer):
-    """A function of Python: shows its local variables that are arrays, and what PyTorch computes for it."""
+    """Compares with a function of Python. It shows its local variables that are arrays, and what PyTorch
+    computes for it."""
 
     nothing_shown = (
         "no array is assigned to a local variable of Python, no function of PyTorch is called (give models "

@@ -288,8 +288,8 @@ class ShownValue(ObservedDispatch):
 
 
 class Shower:
-    """Tells onlookers of the values of one call, in the order of the computation; each once, under the name
-    that it has first."""
+    """Tells onlookers of the values of one call. They come in the order of the computation, each once, under
+    the name that it has first."""
 
     def __init__(self, onlookers: Sequence[Onlooker]) -> None:
         self._onlookers = onlookers

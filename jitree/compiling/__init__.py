@@ -1,1 +1,1 @@
-"""From a model of another tool to a module: what ``jitree.compile`` and ``jitree compile`` do."""
+"""Makes a module of another tool's model. ``jitree.compile`` and ``jitree compile`` do so."""

@@ -1,4 +1,4 @@
-"""Makes MLIR bytecode of a model, with names and types of arguments and results; run as a script, in a
+"""Makes MLIR bytecode of a model, with names and types of its declaration. It is run as a script, in a
 process of its own.
 
     python importer.py onnx model.onnx program.mlirbc name declaration

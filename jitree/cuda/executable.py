@@ -65,7 +65,8 @@ class CudaExecutableLoader(ExecutableLoader):
 
 
 class LoadedImage:
-    """The modules that the driver made of one image; unloaded when nothing refers to them any more."""
+    """Holds the modules that the driver made of one image. They are unloaded when nothing refers to them any
+    more."""
 
     def __init__(self, context: CudaContext, image: bytes) -> None:
         self.context = context

@@ -82,8 +82,8 @@ class ProgramRecord(MemoryRecord):
 
 
 class Shape(MemoryRecord):
-    """A row: the kind, from bit 16 on the number of operands and from bit 32 on that of constants; the entry
-    point of a dispatch."""
+    """Describes a row. It has the kind, from bit 16 on the number of operands and from bit 32 on that of
+    constants; the entry point of a dispatch."""
 
     kind: i64
     entry: i64

@@ -1,4 +1,4 @@
-"""Put command lists into a stream, as graphs of the table of programs: what a Timeline names.
+"""Put command lists into a stream, as graphs of the table of programs. A Timeline names these functions.
 
 A list is found by the shapes of its rows, and held back for a while if the device has enough to do
 (``launches.py``).

@@ -1,4 +1,4 @@
-"""Serves an editor by the Debug Adapter Protocol: messages of JSON with their lengths in front.
+"""Serves an editor by the Debug Adapter Protocol. Messages are JSON, with their lengths in front.
 
 The main thread runs the program and waits while it is stopped; another thread reads and answers requests.
 """

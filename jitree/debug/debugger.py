@@ -1,4 +1,4 @@
-"""Debugs calls of a session: puts a stepper in place of its engine, and asks a front end how to go on."""
+"""Debugs calls of a session. A stepper in the place of its engine asks a front end how to go on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FrontEnd(abc.ABC):
 
 
 class Stopped(NamedTuple):
-    """A stopped program: its frames, and the dispatch that was done last if that is why."""
+    """Shows a stopped program. It has its frames, and the dispatch that was done last if that is why."""
 
     stop: Stop
     frames: list[Frame]

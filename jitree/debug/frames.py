@@ -44,7 +44,7 @@ _LIMITS: Final = {"i32": 32, "i64": 64}
 
 
 class Gone(str):
-    """What is left of an object of a call that has ended: the name of its type."""
+    """Stands for an object of a call that has ended. It has the name of its type."""
 
 
 class Frame(NamedTuple):

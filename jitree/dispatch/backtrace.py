@@ -77,8 +77,8 @@ def describe_call(name: str, machine: Machine) -> str:
 
 
 class LeftFrame(NamedTuple):
-    """What is left of a frame of a call that has failed: its place, its values, and what types its references
-    had. The objects are gone with the call."""
+    """Keeps what is left of a frame of a failed call. It has its place, its values, and what types its
+    references had. The objects are gone with the call."""
 
     module: ModuleTables
     program: DecodedModule

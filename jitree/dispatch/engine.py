@@ -1,4 +1,5 @@
-"""The contract of tiers, which run the instructions of a call; and calls that cannot complete yet."""
+"""States the contract of tiers, which run the instructions of a call. Here are also calls that cannot
+complete yet."""
 
 from __future__ import annotations
 

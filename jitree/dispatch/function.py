@@ -1,4 +1,4 @@
-"""Functions as the host sees them, and the way into the VM: a host frame and a two-instruction program.
+"""Gives functions to the host. The way into the VM is a host frame and a two-instruction program.
 
 The host's frame is the outermost one. It runs ``call.internal`` of the function and then ``host.exit``;
 arguments lie in its registers before, results after. So entering and returning are ordinary instructions on
@@ -85,7 +85,8 @@ class HostFunction(VmFunction):
 
 
 class BytecodeFunction(VmFunction):
-    """A function of a compiled module: packs arguments into the host's frame and unpacks results from it."""
+    """Calls a function of a compiled module. It packs arguments into the host's frame and unpacks results
+    from it."""
 
     __slots__ = (
         "_argument_count", "_destinations", "_sources", "argument_slots", "host", "record", "result_slots",

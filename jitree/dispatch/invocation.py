@@ -1,4 +1,5 @@
-"""Running calls: a machine from the pool, the engine, waiting, and the way out when something fails."""
+"""Runs a call, from a pooled machine to its end. It has the engine, waiting, and the way out when something
+fails."""
 
 from __future__ import annotations
 

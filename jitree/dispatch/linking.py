@@ -1,4 +1,5 @@
-"""Modules in a context: their state, what they export to others, and the resolution of their imports."""
+"""Links modules in a context. They have state, what they export to others, and the resolution of their
+imports."""
 
 from __future__ import annotations
 

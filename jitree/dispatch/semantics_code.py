@@ -1,5 +1,5 @@
-"""Semantics functions as machine code: types and instructions of the primitives that they are written over,
-and the LLVM IR that Numba makes of the functions.
+"""Makes machine code of semantics functions. Here are types and instructions of the primitives that they are
+written over, and the LLVM IR that Numba makes of the functions.
 
 Only builders and tests import this module.
 """

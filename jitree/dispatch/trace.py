@@ -1,4 +1,4 @@
-"""Execution trace: every instruction with the values of its operands, one line each on stderr."""
+"""Prints every instruction that is executed, with the values of its operands. Each is a line on stderr."""
 
 from __future__ import annotations
 

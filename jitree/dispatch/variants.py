@@ -56,8 +56,8 @@ class Switch(NamedTuple):
 
 
 class Alternatives(NamedTuple):
-    """An executable that a module has in several formats; or some of which one is always dispatched with
-    another, by one table, so that they share their format."""
+    """Lists an executable's formats in a module. Of executables that share their format, as one is always
+    dispatched with another by one table, it lists those of all."""
 
     functions: frozenset[str]
     """Those of the functions that the module looks up."""

@@ -83,7 +83,7 @@ def functions(program: Program, names: str | Sequence[str]) -> list[Function]:
 
 
 class Predictor:
-    """For ``Dataset.map_batches``: calls a function with columns of a batch, and adds its results as columns.
+    """Calls a function with columns of a batch, for ``Dataset.map_batches``. It adds its results as columns.
 
     ``dataset.map_batches(Predictor, fn_constructor_args=(program, "classify"), …)``; an instance will do.
     """

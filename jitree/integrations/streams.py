@@ -34,8 +34,8 @@ class StepEngine(Protocol):
 
 
 class AnswerStream(Unique):
-    """The answer to one request: ``async with streams(request) as stream: async for part in stream``. Leaving
-    the block early gives the slot to another."""
+    """Gives the answer to one request. ``async with streams(request) as stream: async for part in stream``
+    reads it. Leaving the block early gives the slot to another."""
 
     def __init__(self, owner: Streams, request: Any, timeout: float | None) -> None:
         self.request = request

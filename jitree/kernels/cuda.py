@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class DeviceTensor:
-    """Shows a tensor in the GPU's memory to CuPy, PyTorch, Numba: all that knows the array interface."""
+    """Shows a tensor in the GPU's memory to other libraries. CuPy, PyTorch and Numba know the array
+    interface."""
 
     def __init__(self, tensor: BoundTensor, extent: Extent, stream: Stream) -> None:
         self.address = extent[0] + (tensor.offset or 0)

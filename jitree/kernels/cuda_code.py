@@ -1,4 +1,4 @@
-"""Compiles kernels of the user for a GPU: PTX, CUDA C++, and kernels of CuPy, Triton and numba-cuda.
+"""Compiles kernels of the user for a GPU. They are PTX, CUDA C++, and kernels of CuPy, Triton and numba-cuda.
 
 Libraries are known by what their kernels have, and imported only for those.
 """

@@ -1,4 +1,4 @@
-"""Describes a kernel of the user: a function, the types of its bindings, and how often it runs.
+"""Describes a kernel of the user. It is a function, with the types of its bindings and how often it runs.
 
 A function gets one array for each tensor in the bindings of the dispatch, in their order, and changes those
 that it is to write. With one parameter more it also gets a :class:`KernelCall`.

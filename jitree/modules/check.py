@@ -121,7 +121,7 @@ def _require(condition: bool, function: str, row: ElementType) -> None:
 
 
 class CheckModule(RowModule):
-    """A ``sink``, if there is one, is told of failed expectations; without one, the call in which they failed
+    """Tells a ``sink``, if there is one, of failed expectations. Without one, the call in which they failed
     raises them all when it ends."""
 
     name = "check"

@@ -1,4 +1,4 @@
-"""The host module ``hal_inline``: buffers of programs whose kernels are part of their own bytecode.
+"""Provides ``hal_inline``, for programs whose kernels are part of their own bytecode. They get buffers.
 
 There are no devices or queues: buffers are host memory, and everything has happened when a call returns.
 """
@@ -126,7 +126,7 @@ MAXIMUM_BINDINGS: Final = 32
 
 
 class HalLoaderModule(RowModule):
-    """Executables come from ``loaders``; readers of ``device`` are told of what they are made to do."""
+    """Takes executables from ``loaders``. Readers of ``device`` are told of what they are made to do."""
 
     name = "hal_loader"
     version = 1

@@ -1,4 +1,4 @@
-"""Imports of programs as ``imports.tsv`` states them: a row for each name and calling convention.
+"""Reads the imports of programs from ``imports.tsv``. There is a row for each name and calling convention.
 
 A pair of name and calling convention means the same in all releases that have it, so one row serves them all.
 Expressions of rows have functions for values of the VM.

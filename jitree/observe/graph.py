@@ -42,7 +42,7 @@ Edge = tuple[int, int, bool]
 
 
 class LatestWrites:
-    """Tells who wrote the latest bytes of memory: ranges that share no byte, in order."""
+    """Tells who wrote the latest bytes of memory. Ranges share no byte, and are in order."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

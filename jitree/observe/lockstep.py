@@ -1,4 +1,4 @@
-"""Runs two calls in lock step: each waits until a tensor of both has been compared.
+"""Runs two calls in lock step. Each waits until a tensor of both has been compared.
 
 So nothing has to be kept. A call that comes to a tensor early, because its device executes in another order,
 leaves a copy of it and goes on: what the other waits for must come before.
@@ -36,7 +36,7 @@ class Arrival:
 
 
 class Meeting:
-    """A place where two calls meet; ``compare`` is called while both wait, one at a time."""
+    """Has two calls meet. ``compare`` is called while both wait, one at a time."""
 
     def __init__(self, compare: Compare) -> None:
         self._compare = compare

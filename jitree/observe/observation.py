@@ -61,7 +61,7 @@ Place = tuple[int, int, int]
 
 
 class FoundTensors(NamedTuple):
-    """The tensors of a step: the same each time that it does the same to the same memory."""
+    """Keeps the tensors of a step. They are the same each time that it does the same to the same memory."""
 
     inputs: Group
     outputs: Group

@@ -1,4 +1,5 @@
-"""Shows where a session's time goes: by dispatch, function, import, line of Python, operation of a device.
+"""Shows where a session's time goes. It is told by dispatch, function, import, line of Python and operation
+of a device.
 
 Devices measure what they execute (:mod:`jitree.hal.profiling`), calls are noted where Python makes them. What
 a device did belongs to the call in which the same thread submitted it.
@@ -41,7 +42,7 @@ Interval = tuple[int, int]
 
 
 class Profile(Unique, Finalized):
-    """Measures until the end of a ``with`` block, or :meth:`stop`; tables may be asked for when it has.
+    """Measures until the end of a ``with`` block, or :meth:`stop`. Tables may be asked for when it has.
 
     It ends where nothing refers to it, too."""
 

@@ -46,7 +46,7 @@ _LONGEST: Final = 1_000_000_000
 
 
 class ProfiledCall(NamedTuple):
-    """A call of a function of a program, or a part of one; nanoseconds of ``time.perf_counter_ns``."""
+    """Times a call of a function, or a part of one. Times are nanoseconds of ``time.perf_counter_ns``."""
 
     function: str
     """``module.function``"""
@@ -105,8 +105,8 @@ class DoneCommand(NamedTuple):
 
 
 class CallRecorder(EventReader):
-    """Records the calls of one session: which function, from which line of Python, from when to when; and the
-    imports that Python makes for them.
+    """Records the calls of one session. It knows which function, from which line of Python, from when to
+    when; and the imports that Python makes for them.
 
     Machine code makes the calls. If Python does not wait for a call, each of its parts counts as a call.
     """

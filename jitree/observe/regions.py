@@ -1,4 +1,4 @@
-"""Knows what lies where in memory: tensors that calls got as arguments and that dispatches made.
+"""Knows what lies where in memory. Tensors are those that calls got as arguments and that dispatches made.
 
 Compilers put many tensors into one allocation and bind all of it to each dispatch; where in it a kernel reads
 and writes is in its machine code. So outputs are found by what changes, inputs by what was put there before.

@@ -113,7 +113,7 @@ def _histogram(pieces: Iterable[npt.NDArray[np.float64]], least: float, most: fl
 
 
 class Tolerance(NamedTuple):
-    """Allows an element to be near another: one rule is enough; without any, if bits agree."""
+    """Allows an element to be near another. One rule is enough; without any, if bits agree."""
 
     atol: float | None = None
     rtol: float | None = None

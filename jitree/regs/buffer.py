@@ -27,7 +27,7 @@ DEFAULT_ALIGNMENT: Final = 64
 
 
 class VmBuffer(Unique):
-    r"""Bytes that programs read and write: memory of its own, or an alias made by :meth:`alias`.
+    r"""Holds bytes that programs read and write. Memory is its own, or an alias made by :meth:`alias`.
 
     ``data`` (numpy uint8, rank 1) and ``view`` (memoryview of bytes) show the same memory and keep it alive;
     ``np.asarray(buffer)`` aliases it too, ``bytes(buffer)`` copies it.

@@ -94,7 +94,7 @@ _NO_WORDS: Final = np.zeros(0, np.int64).data
 
 
 class VmList(Unique):
-    """A list of a program: of values of one type, of references, or of anything.
+    """Holds a list of a program. It is of values of one type, of references, or of anything.
 
     From Python it reads like a sequence (integers, floats, objects, None) and is filled by :meth:`append`. A
     list that VM code uses belongs to that context's thread. OUT_OF_RANGE for an index outside.

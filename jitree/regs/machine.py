@@ -1,4 +1,4 @@
-"""A call stack: frames of registers, and the state block through which machine code runs on it.
+"""Keeps a call stack of frames of registers. Machine code runs on it through the state block.
 
 All tiers run on the same memory. While Python runs, ``pc`` is an index into ``code`` and the attributes
 ``i32 … refs`` show the registers of the current frame; while machine code runs, STATE holds addresses.

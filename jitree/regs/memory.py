@@ -1,5 +1,5 @@
-"""Blocks of memory with an address that never changes, and views of it; how much the programs of a context
-may have of everything, where a session limits it.
+"""Keeps memory at addresses that never change, and views of it. A session may limit how much the programs of
+a context have of everything.
 
 :class:`ObjectPool` is what handle tables ask of those who give machine code the means to make objects."""
 

@@ -71,7 +71,8 @@ _IMPORT: Final = words_of(ImportEntry)
 
 
 class FunctionRecord:
-    """A function as frames refer to it: its FUNCTION record at ``address`` and where its words are."""
+    """Describes a function to frames that refer to it. Its FUNCTION record is at ``address``, and says where
+    its words are."""
 
     __slots__ = (
         "address", "argument_slots", "code", "code_address", "memory", "module", "name", "null_refs",
@@ -135,7 +136,8 @@ class FunctionRecords(dict[int, FunctionRecord]):
 
 
 class ModuleRecord:
-    """The state of one bytecode module in one context: globals, constants, and links to other modules."""
+    """Keeps the state of one bytecode module in one context. It has globals, constants, and links to other
+    modules."""
 
     __slots__ = (
         "_charge", "_functions", "_imports_at", "_memory", "_owned", "address", "builds", "code",

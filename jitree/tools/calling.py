@@ -71,7 +71,7 @@ class ConfinedCall:
 
 
 class PreparedCall:
-    """A function with its arguments on the device; it may be called any number of times."""
+    """Keeps a function with its arguments on the device. It may be called any number of times."""
 
     def __init__(self, function: Function, arguments: Sequence[hv.HostValue]) -> None:
         """INVALID_ARGUMENT, naming the argument, when the function does not take what is given."""

@@ -1,4 +1,4 @@
-"""Reads inputs of the command line from files that are no numpy files: JSON, safetensors, images."""
+"""Reads inputs of the command line from JSON, safetensors and images. Files of numpy are read elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls a function of a compiled module, and prints, stores or checks its results: ``jitree run``."""
+"""Calls a function of a module: ``jitree run``. It prints, stores or checks the results."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _tensor_array(tensor: hv.HostTensor) -> npt.NDArray[Any]:
 
 
 class Tolerances(NamedTuple):
-    """``abs(a - e) <= absolute[type] + relative * abs(e)``; types not listed compare their bytes."""
+    """Allows ``abs(a - e) <= absolute[type] + relative * abs(e)``. Types not listed compare their bytes."""
 
     absolute: dict[str, float]
     relative: float

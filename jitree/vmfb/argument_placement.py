@@ -1,4 +1,5 @@
-"""Finds in bytecode what a module does not say of its arguments: their places, dimensions that are tied.
+"""Finds in bytecode what a module does not say of its arguments. Their places, and dimensions that are tied,
+are found.
 
 Compilers up to release 3.4.0 reuse the hole in front of an aligned 64-bit argument, later ones do not
 (:mod:`jitree.vmfb.cconv`), and a module does not record its compiler. The rules differ only when a 32-bit

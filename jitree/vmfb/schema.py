@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 else:
 
     class Rows:
-        """What rows have beside a length and items: see :class:`collections.abc.Sequence`, from which
+        """States what rows have beside a length and items. See :class:`collections.abc.Sequence`, from which
         inheriting takes several times as long."""
 
         __slots__ = ()

@@ -69,7 +69,7 @@ _HEADER_COMPARES: Final = tuple(name for name in COMPARES if "i32" in name or "i
 
 
 class Loop(NamedTuple):
-    """Branches to a block of a comparison and its ``cond_br``: mostly a loop's back edge.
+    """Branches to a block of a comparison and its ``cond_br``. That is mostly a loop's back edge.
 
     After the words of the branch, where execution never comes, stand copies of the comparison's operands and
     then the displacements if true and if false, counted from the branch.

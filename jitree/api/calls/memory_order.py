@@ -73,8 +73,9 @@ def _no_uses() -> Uses:
 
 
 class AwaitedUse:
-    """The memory of an awaited call, from where it first waits to its end: the event loop makes other calls
-    meanwhile. The ``with`` block is the part of the call that the event loop goes on with."""
+    """Keeps the memory of an awaited call for it. It does from where the call first waits to its end, as the
+    event loop makes other calls meanwhile. The ``with`` block is the part of the call that the event loop
+    goes on with."""
 
     __slots__ = ("_earlier", "_end", "_find", "_signal", "_use")
 

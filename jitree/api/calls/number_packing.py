@@ -74,7 +74,7 @@ def _is_float(number: object) -> TypeGuard[float]:
 
 
 class IntegerPacker:
-    """An integer of a declared width, as the VM holds it: sign extended to 32 or 64 bits.
+    """Packs an integer of a declared width, as the VM holds it. It is sign extended to 32 or 64 bits.
 
     Takes whatever has that integer value exactly. Types without a sign hold signed values, as results show
     them; of numpy's unsigned integers of their width they take the bits, as tensors do.

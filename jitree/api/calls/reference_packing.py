@@ -33,7 +33,7 @@ _WORKSPACE_TYPE: Final = "memory for what is computed in between, as session.emp
 
 
 class ReferencePacker:
-    """A reference other than a tensor, or one without a declared type: the program may write to it.
+    """Packs a reference other than a tensor, or without a declared type. The program may write to it.
 
     Arrays become buffer views (of the host: of copies), bytes-like objects ``vm.buffer``s, lists and tuples
     ``vm.list``s, None null; objects of the HAL and the VM are passed as they are. The program checks what it

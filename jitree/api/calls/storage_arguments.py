@@ -162,7 +162,7 @@ class StoragePacker(TensorPacker):
 
 
 class ConsumedPacker(TensorPacker):
-    """A tensor that the program may overwrite: what the caller keeps is copied, what it donates is not,
+    """Packs a tensor that the program may overwrite. What the caller keeps is copied, what it donates is not,
     unless it lies in memory that must stay as it is. Host arrays have been copied."""
 
     __slots__ = ()

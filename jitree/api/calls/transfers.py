@@ -69,7 +69,8 @@ _OF_ATTRIBUTES: Final = ("shape", "ndim", "size")
 
 
 class HostMethods:
-    """What numpy's arrays do, for arrays on a device: numpy computes it on the host and gives its own arrays.
+    """Does for arrays on a device what numpy's arrays do. Numpy computes it on the host and gives its own
+    arrays.
 
     What is written (``out=``, ``a += 1``) is written on the device, and stays the array that it was.
     """

@@ -1,1 +1,2 @@
-"""Checked machine code: each access is looked up in a map of what may be accessed. For tests only."""
+"""Checks machine code as it runs. Each access is looked up in a map of what may be accessed. For tests
+only."""

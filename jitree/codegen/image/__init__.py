@@ -1,4 +1,5 @@
-"""Images of machine code: shipped, or built once in the background and cached; mapped in a millisecond.
+"""Gives images of machine code. They are shipped, or built once in the background and cached, and mapped in a
+millisecond.
 
 :func:`get` never blocks, :func:`wait` says on stderr when it does. See the README beside this file.
 """

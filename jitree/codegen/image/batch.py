@@ -1,4 +1,4 @@
-"""Lets one builder make several images, on all processors: each is published when it is ready."""
+"""Lets one builder make several images, on all processors. Each is published when it is ready."""
 
 from __future__ import annotations
 

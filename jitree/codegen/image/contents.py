@@ -1,4 +1,4 @@
-"""Lists and empties the cache folder, and keeps it below a size; writes and reads packs.
+"""Lists and empties the cache folder, and keeps it below a size. It also writes and reads packs.
 
 Only files named as the cache names them are looked at. Removing one is always safe: a process that uses an
 image has copied it into its memory, and one that wants it builds it again.

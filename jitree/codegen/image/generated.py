@@ -1,4 +1,4 @@
-"""States what generators hand to the builder: LLVM IR, grouped by how it is to be optimised."""
+"""States what generators hand to the builder. It is LLVM IR, grouped by how it is to be optimised."""
 
 from __future__ import annotations
 

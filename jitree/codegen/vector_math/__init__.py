@@ -1,1 +1,1 @@
-"""The functions of vector mathematics, for one value or many: in Python, and as LLVM IR."""
+"""Gives the functions of vector mathematics, for one value or many. They are Python, and LLVM IR."""

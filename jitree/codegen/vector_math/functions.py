@@ -1,5 +1,5 @@
-"""The functions of binary32, correctly rounded: code that means the same on every tier, for one value or
-a whole vector at a time.
+"""States the functions of binary32, correctly rounded. The code means the same on every tier, for one value
+or a whole vector at a time.
 
 A value is computed in binary64, good for some 40 bits, and rounded. Where its error could decide how it is
 rounded (for one argument in forty thousand), a function of :mod:`exact` gives the result. So it

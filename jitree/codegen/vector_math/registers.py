@@ -1,4 +1,5 @@
-"""Functions of binary32 for processors that look 32 numbers up in registers: 16 lanes of AVX-512.
+"""States functions of binary32 for processors that look numbers up in registers. AVX-512 looks up 16 lanes in
+32 numbers.
 
 A first computation in pairs of binary32 numbers, a sum and what it lacks, is good for some 35 bits, with all
 16 lanes at a time. Where that does not decide how a result of the vector is rounded, once in 40 to 150

@@ -79,7 +79,7 @@ def _require_class(cls: Any) -> None:
 
 
 class Reference:
-    """A wrapper of objects of one class of jitree's; all wrappers of one object are equal."""
+    """Wraps objects of one class of jitree's. All wrappers of one object are equal."""
 
     wrapped: ClassVar[type]
 

@@ -175,7 +175,7 @@ class _Stream:
 
 
 class TokenizerEncodeStream(_Stream):
-    """Tokens come at the end: what follows may change those of what has been fed."""
+    """Gives tokens at the end. What follows may change those of what has been fed."""
 
     def _begin(self) -> None:
         self._text = ""
@@ -192,7 +192,7 @@ class TokenizerEncodeStream(_Stream):
 
 
 class TokenizerDecodeStream(_Stream):
-    """Text comes as soon as later tokens cannot change it: when it ends in a whole character."""
+    """Gives text as soon as later tokens cannot change it. That is when it ends in a whole character."""
 
     def _begin(self) -> None:
         self._told: list[int] = []

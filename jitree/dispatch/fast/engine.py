@@ -1,4 +1,4 @@
-"""The fast tier's engine: the compiled loop, and the plain tier's handlers for what leaves it.
+"""Runs calls by the compiled loop. The plain tier's handlers do what leaves it.
 
 It imports neither numba nor llvmlite; the loop is an image of machine code (see the README beside this file).
 """
@@ -151,7 +151,7 @@ def stay(machine: Machine, following: int) -> None:
 
 
 class FastEngine:
-    """Runs everything by the compiled loop; making one may have to wait until the loop is built."""
+    """Runs everything by the compiled loop. Making one may have to wait until the loop is built."""
 
     name = "fast"
 

@@ -40,7 +40,7 @@ _ALIGNMENTS: Final = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "ref": 8}
 
 
 class Safepoint:
-    """A place to go back to: an instruction and what the registers hold in front of it."""
+    """Names a place to go back to. It is an instruction and what the registers hold in front of it."""
 
     def __init__(self, instruction: SsaInstruction, registers: Registers) -> None:
         self.instruction = instruction

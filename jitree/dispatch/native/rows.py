@@ -1,4 +1,4 @@
-"""Writes arithmetic into functions: a few of LLVM's instructions for each, for one value or vectors.
+"""Writes arithmetic into functions, for one value or vectors. Each takes a few of LLVM's instructions.
 
 These rows are what Numba and LLVM make of the semantics functions. They are kept with the loop's image, as
 its notes, so that compiled functions are written without numba. What is a function there has a call here, for

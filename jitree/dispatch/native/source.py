@@ -28,7 +28,7 @@ OF_SPAN: Final = -1
 
 
 class FunctionSource(NamedTuple):
-    """A function: word indices of its first instruction and after its last, and its frame."""
+    """Names a function's words and its frame. The words are from its first instruction to after its last."""
 
     ordinal: int
     start: int
@@ -44,7 +44,7 @@ class FunctionSource(NamedTuple):
 
 
 class SiteSource(NamedTuple):
-    """A call of an import: the types of its flattened arguments and of its results."""
+    """Describes a call of an import. It has the types of its flattened arguments and of its results."""
 
     arguments: tuple[str, ...]
     results: tuple[str, ...]

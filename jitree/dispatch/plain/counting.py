@@ -1,4 +1,4 @@
-"""The plain tier with a limit on instructions: every one is counted, on all threads together.
+"""Runs the plain tier with a limit on instructions. Every one is counted, on all threads together.
 
 The count is that of the program's bytecode and of its VMVX kernels, as compilers wrote it: a
 superinstruction counts as what it is made of, a call of a host function as one. Machine code counts nothing

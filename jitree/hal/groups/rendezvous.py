@@ -252,7 +252,7 @@ def environment_provider() -> EnvironmentProvider:
 
 
 class FixedProvider(ChannelProvider):
-    """Provides rank, count and id that the program passed on itself: one id a channel."""
+    """Provides rank, count and id that the program passed on itself. A channel has one id."""
 
     def __init__(self, rank: int, count: int, identifier: bytes) -> None:
         self._rank = rank

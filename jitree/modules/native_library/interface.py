@@ -184,7 +184,8 @@ class ExportedFunction(NamedTuple):
 
 
 class ModuleInterface:
-    """One reference to a C module, given back when the object goes; ``library`` stays open as long."""
+    """Owns one reference to a C module. It is given back when the object goes; ``library`` stays open as
+    long."""
 
     def __init__(self, address: int, library: object) -> None:
         """FAILED_PRECONDITION for what is no module structure."""

@@ -223,7 +223,7 @@ PROPERTIES: Final = (HalBuffer.memory_type.offset, 80, 72)
 
 
 class OwnBuffer(ctypes.Structure):
-    """A buffer of ours; the snippet that maps reads where its memory is for the host."""
+    """Lays out a buffer of ours. The snippet that maps reads where its memory is for the host."""
 
     _fields_ = (("buffer", HalBuffer), ("host_address", c_void_p))
 

@@ -53,7 +53,7 @@ _MOST_IDLE_STACKS: Final = 4
 
 
 class CallStack:
-    """A stack for one call at a time; it has to stay where it is."""
+    """Gives one call at a time a stack. It has to stay where it is."""
 
     def __init__(self, token: int, resolve_state: int) -> None:
         """``resolve_state`` is called with ``token`` to find the state of a module."""

@@ -194,7 +194,8 @@ class _Definition(ctypes.Structure):
 
 
 class CInterface:
-    """Holds this process's Python record, and the image that uses it: what needs no look into objects."""
+    """Holds this process's Python record, and the image that uses it. It is what needs no look into
+    objects."""
 
     keeper_class = Keeper
     row_maker: Callable[..., Any] | None = None

@@ -222,7 +222,7 @@ RETURNED: Final = layout_of(Owners)["returned"]
 
 
 class Ahead(MemoryRecord):
-    """Follows a result of calls that the host may read: the next call has its elements copied to the host."""
+    """Follows a result of calls that the host may read. The next call has its elements copied to the host."""
 
     view: Entry  # handle of the array that the last call gave: a reference if there is a copy
     copy: Entry  # reference to a buffer in pinned memory with its elements; 0 = there is none

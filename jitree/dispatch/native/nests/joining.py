@@ -333,7 +333,7 @@ class JoinedPanels:
 
 
 class RowPanels(JoinedPanels):
-    """Writes the panel of single products: rows as they lie, a period at a time."""
+    """Writes the panel of single products. It has rows as they lie, a period at a time."""
 
     def begin(self) -> None:
         self._memory = self._writer.let(f"alloca [{self.block * self._lanes} x i32], align 64")
