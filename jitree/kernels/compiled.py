@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from itertools import count
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils, imputils, types
 from numba.extending import intrinsic
 
 from jitree.base.finalizers import SharedWeakKeys
 from jitree.base.records import NamedTuple
 from jitree.codegen.record import layout_of
-from jitree.errors import InvalidArgumentError, pass_interruption
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, pass_interruption
 from jitree.hal.command_layout import Job, KernelDispatch, Workgroup
 from jitree.kernels import run
 from jitree.kernels.kernel import WORKGROUP, Kernel, KernelCall
 from jitree.observe.export_names import PADDING
+from jitree.regs.layout import ACCESS_PRIVATE, ACCESS_WRITE
 
 if TYPE_CHECKING:
     from jitree.kernels.kernel import BoundTensor
@@ -28,7 +31,11 @@ if TYPE_CHECKING:
 _DISPATCH: Final = layout_of(KernelDispatch)
 _JOB: Final = layout_of(Job)
 _GROUP: Final = layout_of(Workgroup)
+_DATA: Final = 4
+"""The place of the elements' address among the words of an array that Numba passes."""
 _SIGNATURE: Final = types.int32(types.int64, types.int64, types.int64)
+STORED: Final = ACCESS_WRITE | ACCESS_PRIVATE
+"""What a buffer allows that kernels may store to."""
 FALLBACK: Final = 0
 ENTRIES: Final = 8
 """Where an environment has the address of a function like the compiled one, which does what that cannot do,
@@ -40,7 +47,7 @@ def entry(environment, dispatch, workgroup):
 {run}    x, y = np.int64(load32(dispatch + {count_x})), np.int64(load32(dispatch + {count_y}))
     workgroups = x, y, np.int64(load16(dispatch + {count_z}))
 {places}
-    constants = array_at(load64(dispatch + {constants}), np.int64(load16(dispatch + {count})), uint32)
+{rights}    constants = array_at(load64(dispatch + {constants}), np.int64(load16(dispatch + {count})), uint32)
     number = first
     while number < last:
         if load64(load64(dispatch + {failure})) != 0:
@@ -65,6 +72,10 @@ _LOOK: Final = """    row = first_of_run(dispatch, load64(environment + {entries
     if row == 0:
         return np.int32(call_at(load64(environment + {fallback}), environment, dispatch, workgroup))
 """
+_RIGHT: Final = """    if load64(accesses{part} + {place}) & {stored} == 0:
+        return np.int32(call_at(load64(environment + {fallback}), environment, dispatch, workgroup))
+"""
+"""What the program may only read comes to the kernel as an array that is not writable, or not at all."""
 _HEAD: Final = "def entry(environment, dispatch, workgroup):\n"
 _GRID: Final = "    first, last = np.int64(0), np.int64(first == 0)\n    number = first\n"
 
@@ -104,8 +115,20 @@ def _pointer_type(typing_context: Any, address: Any) -> Any:
     return types.voidptr(types.int64), generate
 
 
+def _shown_type(typing_context: Any, array: Any) -> Any:
+    """The same array, which Numba compiles no stores to."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return imputils.impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
+
+    return array.copy(readonly=True)(array), generate
+
+
 _pointer: Final = intrinsic(_pointer_type)
-_array_at: Final = numba.njit(lambda address, count, dtype: numba.carray(_pointer(address), count, dtype))
+_shown: Final = intrinsic(_shown_type)
+_array_at: Final = numba.njit(
+    lambda address, count, dtype: _shown(numba.carray(_pointer(address), count, dtype))
+)
 
 
 def _view_of(kind: BoundTensor) -> Any:
@@ -124,9 +147,16 @@ def _view_of(kind: BoundTensor) -> Any:
         "    size = known * count\n"
         f"    if size > length or length < 0{other}:\n"
         "        raise ValueError\n"
-        f"    return carray(pointer(address + offset), ({sizes}{',' if shape else ''}), dtype)\n"
+        f"    found = carray(pointer(address + offset), ({sizes}{',' if shape else ''}), dtype)\n"
+        f"    return {'shown(found' if kind.is_locked else '(found'}{'.copy()' if kind.is_copied else ''})\n"
     )
-    names = {"carray": numba.carray, "pointer": _pointer, "dtype": numba.from_dtype(dtype), "known": known}
+    names = {
+        "carray": numba.carray,
+        "pointer": _pointer,
+        "shown": _shown,
+        "dtype": numba.from_dtype(dtype),
+        "known": known,
+    }
     names["offset"] = kind.offset or 0
     exec(compile(source, "<kernel of the user>", "exec"), names)
     return numba.njit(names["view"])
@@ -178,7 +208,48 @@ def _overloads(function: Any) -> dict[int, Any]:
     return {id(found): found for found in tuple(getattr(function, "overloads", {}).values())}
 
 
+def _typed_anew(function: Any) -> Any:
+    """The function without the types that it was declared with: arrays are writable there."""
+    if function._can_compile:
+        return function
+    return numba.jit(**function.targetoptions, locals=function.locals)(function.py_func)
+
+
+def _only_reads(function: Any, number: int) -> bool:
+    """Whether LLVM knows that nothing is stored to an argument of a kernel.
+
+    Numba's types leave some ways: ``flat``, ``sort``, results of ``numpy.dot``."""
+    for made in function.overloads.values():
+        head = f'^define [^@]*@"?{re.escape(made.fndesc.llvm_func_name)}"?\\((.*)$'
+        parameters = re.search(head, str(made.library._final_module), re.MULTILINE)
+        at = re.escape(f"%arg.{made.fndesc.args[number]}.{_DATA}")
+        pointer = None if parameters is None else re.search(f"([^,]*) {at}\\b", parameters[1])
+        if not pointer or not {"readonly", "readnone"} & {*pointer[1].split()}:
+            return False
+    return True
+
+
 def _compiled(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]]) -> list[Any]:
+    """Compiles the kernel; of what the program may only read it gets a copy.
+
+    Where it is known to store to none, it gets the memory itself."""
+    kinds = [kind for part in tensors for kind in part]
+    if not any(kind.is_locked for kind in kinds):
+        return _entries(kernel, kernel.function, tensors)
+    function = _typed_anew(kernel.function)
+    found = _entries(kernel, function, tensors)
+    numbers = count()
+    copied = [
+        tuple(
+            kind._replace(is_copied=kind.is_locked and not _only_reads(function, number))
+            for kind, number in zip(part, numbers, strict=False)
+        )
+        for part in tensors
+    ]
+    return found if copied == [*map(tuple, tensors)] else _entries(kernel, function, copied)
+
+
+def _entries(kernel: Kernel, function: Any, tensors: Sequence[Sequence[BoundTensor]]) -> list[Any]:
     looks = [
         _LOOK.format(entries=ENTRIES, fallback=FALLBACK, parts=len(tensors), part=part)
         for part in range(len(tensors))
@@ -186,7 +257,7 @@ def _compiled(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]]) -> list[
     sources = [f"{_HEAD}{look}    return np.int32(0)\n" for look in looks]  # the last one does the work
     sources[-1] = _source(kernel, tensors, looks[-1] if len(tensors) > 1 else "")
     names = {
-        "np": np, "kernel": kernel.function, "KernelCall": KernelCall, "array_at": _array_at,
+        "np": np, "kernel": function, "KernelCall": KernelCall, "array_at": _array_at,
         "load16": _memory(16), "load32": _memory(32), "load64": _memory(64), "store64": _memory(64, True),
         "uint32": types.uint32, "first_of_run": _first_of_run, "operand_of": _operand_of, "job_of": _job_of,
         "call_at": _call_at,
@@ -199,21 +270,26 @@ def _compiled(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]]) -> list[
 def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str) -> str:
     places = ["    job = job_of(dispatch)"]
     arguments: list[str] = []
+    rights = dict[str, None]()
     for part, kinds in enumerate(tensors):
         if look:
             places.append(f"    place{part} = 8 * np.int64(operand_of(row, {part}))")
-        for what in ("addresses", "lengths"):
+        for what in ("addresses", "lengths", "accesses"):
             own = f"load64(dispatch + {_DISPATCH[what]})"
             there = f"load64(job + {_JOB[what]}) + place{part}"
             places.append(f"    {what}{part} = {there if look else own}")
         for tensor in kinds:
             at = [f"load64({what}{part} + {8 * tensor.binding})" for what in ("addresses", "lengths")]
             arguments.append(f"view{len(arguments)}({', '.join(at)})")
+            if not tensor.is_locked:
+                right = _RIGHT.format(part=part, place=8 * tensor.binding, stored=STORED, fallback=FALLBACK)
+                rights[right] = None
     if kernel.takes_call(len(arguments)):
         arguments.append("call")
     source = _SOURCE.format(
         run=look,
         places="\n".join(places),
+        rights="".join(rights),
         arguments=", ".join(arguments),
         count=_DISPATCH["constant_count"],
         fallback=FALLBACK,
@@ -230,6 +306,17 @@ def _entry(source: str, names: dict[str, Any], kernel: Kernel, kinds: Sequence[B
     except Exception as error:
         pass_interruption(error)
         text = ", ".join(map(str, kinds))
+        locked = [kind for kind in kinds if kind.is_locked]
+        if locked:
+            raise PermissionDeniedError(
+                f"kernel {kernel.name} stores to what a program may only read, such as parameters of files, "
+                f"or Numba cannot compile it for arrays that are not writable "
+                f"({', '.join(map(_binding, locked))}): {error}; have it store to a copy"
+            ) from error
         raise InvalidArgumentError(
             f"Numba cannot compile kernel {kernel.name} for ({text}): {error}"
         ) from error
+
+
+def _binding(kind: BoundTensor) -> str:
+    return f"{kind} in binding {kind.binding}"

@@ -62,6 +62,10 @@ class BoundTensor(NamedTuple):
     """Bytes before it in the binding; None: the binding has its bytes alone, but for padding."""
     dispatch: str = ""
     """The name of the dispatch, which may say what it is."""
+    is_locked: bool = False
+    """Whether the program may only read it: machine code gets an array that is not writable."""
+    is_copied: bool = False
+    """Whether machine code gets a copy, since nobody knows that it stores to none."""
 
     def __str__(self) -> str:
         text = "x".join(["?" if size < 0 else str(size) for size in self.shape] + [self.element.name])

@@ -128,6 +128,13 @@ def views_of(
     ]
 
 
+def _shown_copy(view: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A copy that is not writable either."""
+    copy = view.copy()
+    copy.flags.writeable = False
+    return copy
+
+
 # -- The dispatch that runs ------------------------------------------------------------------------------
 
 
@@ -172,8 +179,8 @@ class LocalKernel:
             Callback(partial(self._run, number), 3, self._fail, _UNFINISHED)
             for number in range(len(functions))
         ]
-        self._compiled = self._compile()
-        """Keeps machine code."""
+        self._versions = [self._compile()]
+        """Machine code, the last one's runs; others may still run on other threads."""
         self._environments = [
             array("q", [callback.address, self.entries.buffer_info()[0]]) for callback in self._callbacks
         ]
@@ -211,6 +218,31 @@ class LocalKernel:
         from jitree.kernels.compiled import compiled_kernel
 
         return compiled_kernel(self._kernel, self._tensors)
+
+    @property
+    def _compiled(self) -> list[Any]:
+        return self._versions[-1]
+
+    def _lock(self, may_store: Sequence[Sequence[bool]]) -> bool:
+        """Has machine code take as not writable what the program may only read.
+
+        Whether any is new; PERMISSION_DENIED where the kernel stores to it."""
+        locked = [
+            tuple(
+                tensor._replace(is_locked=tensor.is_locked or not may_store[part][tensor.binding])
+                for tensor in bound
+            )
+            for part, bound in enumerate(self._tensors)
+        ]
+        if locked == self._tensors:
+            return False
+        from jitree.kernels.compiled import compiled_kernel
+
+        self._versions.append(compiled_kernel(self._kernel, locked))
+        self._tensors = locked
+        if self._verify is None:
+            self._install()
+        return True
 
     def _environment(self, number: int) -> int:
         """The address of what code is given, also before it runs: another thread may have read that of a
@@ -252,6 +284,9 @@ class LocalKernel:
                 return 0
         if self._verify is not None and state.job not in self._verifying:
             self._run_verified(number, row, state, group, self._verify)
+        elif is_last and self._compiled and self._lock(state.may_store(self._counts, row)):
+            done: int = _CODE(self._code(number)[0])(environment, dispatch, workgroup)
+            return done
         elif is_last:
             self._call(state, state.extents(self._counts, row), row, group.first, group.last)
         return 0
@@ -260,6 +295,8 @@ class LocalKernel:
         self, state: RunningDispatch, extents: list[list[Extent]], row: int, first: int, last: int
     ) -> None:
         views = views_of(self._tensors, extents, state.may_store(self._counts, row))
+        if self._compiled:  # Numba's types leave ways to store
+            views = [view if view.flags.writeable else _shown_copy(view) for view in views]
         places = state.workgroups(first, last) if self._kernel.by == WORKGROUP else ((0, 0, 0),)
         for place in places if first == 0 or self._kernel.by == WORKGROUP else ():
             call = KernelCall(place, state.counts, state.constants)

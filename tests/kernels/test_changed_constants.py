@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jitree
+from jitree.errors import PermissionDeniedError
 from jitree.kernels import Kernel, replacement
 from jitree.vmfb.archive import _MAPPED_SIZE
 from tests.params.archives import write_irpa
@@ -106,3 +107,82 @@ def test_parameters_of_a_file_are_shown_read_only(tmp_path: Path, uri: str, veri
         ):
             module.linear(X[:, :8].reshape(2, 4))
     assert shown == [False]
+
+
+def _by_loops(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
+    for row in range(out.shape[0]):
+        for column in range(out.shape[1]):
+            total = b[column]
+            for k in range(w.shape[0]):
+                total += x[row, k] * w[k, column]
+            out[row, column] = total * factor[column]
+
+
+def _by_blas(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
+    out[:] = (np.dot(x, w) + b) * factor
+
+
+def _seen(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
+    w += np.float32(1)
+
+
+def _unseen(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
+    """Numba compiles this for arrays that are not writable, too."""
+    w.flat[0] = 7
+    np.dot(x, w, out)
+
+
+_MATRIX, _ROW = numba.types.Array(numba.float32, 2, "C"), numba.types.Array(numba.float32, 1, "C")
+_DECLARED: Any = numba.njit(numba.void(_MATRIX, _MATRIX, _ROW, _ROW, _MATRIX))(_by_loops)
+_PRODUCT = [[6.0] * 3, [22.0] * 3]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (numba.njit(_by_loops), _PRODUCT),
+        (_DECLARED, _PRODUCT),
+        (numba.njit(_by_blas), _PRODUCT),
+        (numba.njit(_seen), None),
+        (numba.njit(_unseen), [[6.0, 6.0, 6.0], [46.0, 22.0, 22.0]]),
+    ],
+    ids=["loops", "declared", "blas", "seen", "unseen"],
+)
+def test_compiled_kernels_store_to_no_parameter_of_a_file(tmp_path: Path, kernel: Any, expected: Any) -> None:
+    """One that Numba sees storing is refused; else it stores to a copy, where nobody knows that it stores to
+    none. The process goes on."""
+    model = write_irpa(
+        tmp_path / "model.irpa", {"w": np.ones((4, 3), np.float32), "b": np.zeros(3, np.float32)}
+    )
+    scale = write_irpa(tmp_path / "scale.irpa", {"scale": np.ones(3, np.float32)})
+    made = Kernel(kernel, ["2x4xf32", "4x3xf32", "3xf32", "3xf32", "2x3xf32"])
+    for uri in ("local-sync", "local-task"):
+        with jitree.Session(uri, parameters={"model": model, "": scale}) as session:
+            module = session.load(LINEAR)
+            session.replace("*matmul*", made)
+            for _ in range(2):
+                if expected is None:
+                    with pytest.raises(PermissionDeniedError, match=r"stores to what .*4x3xf32 in binding 1"):
+                        module.linear(X[:, :8].reshape(2, 4))
+                else:
+                    assert np.asarray(module.linear(X[:, :8].reshape(2, 4))).tolist() == expected
+
+
+def test_what_a_compiled_kernel_raises_after_a_store(tmp_path: Path) -> None:
+    """Python calls it once more for its traceback."""
+
+    @numba.njit  # type: ignore[untyped-decorator]
+    def failing(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
+        w.flat[0] = 7
+        if x[0, 1] == 1:
+            raise ValueError("after a store")
+
+    model = write_irpa(tmp_path / "m.irpa", {"w": np.ones((4, 3), np.float32), "b": np.zeros(3, np.float32)})
+    scale = write_irpa(tmp_path / "scale.irpa", {"scale": np.ones(3, np.float32)})
+    made = Kernel(failing, ["2x4xf32", "4x3xf32", "3xf32", "3xf32", "2x3xf32"])
+    with jitree.Session("local-sync", parameters={"model": model, "": scale}) as session:
+        module = session.load(LINEAR)
+        session.replace("*matmul*", made)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="after a store"):
+                module.linear(X[:, :8].reshape(2, 4))

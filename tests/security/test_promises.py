@@ -216,6 +216,9 @@ TESTS = {
     "On a GPU, memory that went back to the driver": [
         "cuda/test_suballocator.py::test_a_handler_takes_pieces_as_regions_leave"
     ],
+    "A Numba function in place of a dispatch that stored": [
+        "kernels/test_changed_constants.py::test_compiled_kernels_store_to_no_parameter_of_a_file"
+    ],
     "A DLPack capsule of a narrow type": ["api/test_dlpack.py::test_capsules_that_no_array_has"],
 }
 """By a part of the line."""
