@@ -37,10 +37,13 @@ _X86_64: Final = """
     amx-tile 50 amx_tile        amx-int8 51 amx_int8        amx-bf16 52 amx_bf16
     bmi - bmi1                  bmi2 - bmi2                 lzcnt - abm
     popcnt - popcnt             movbe - movbe               gfni - gfni
-    avxvnni - avx_vnni
+    avxvnni - avx_vnni                                      avx512vp2intersect - avx512_vp2intersect
+    vaes - vaes                 vpclmulqdq - vpclmulqdq     aes - aes
+    pclmul - pclmulqdq          sha - sha_ni                adx - adx
+    crc32 - sse4_2              cx16 - cx16                 tbm - tbm
 """
 """Names of the flags line of /proc/cpuinfo, which lists only what the kernel lets programs use. ``-``: no
-executable asks for it."""
+executable asks for it; compilers make its instructions."""
 
 _ARM_64: Final = """
     fp-armv8 0 1:0/AdvSIMD             lse 1 1:8/FEAT_LSE         lse128 2 2:47/FEAT_LSE128
@@ -50,6 +53,10 @@ _ARM_64: Final = """
     sme 30 2:23/FEAT_SME               sme2 31 2:37/FEAT_SME2     sme2p1 32 2:38/FEAT_SME2p1
     sme-f16f16 33 2:42/FEAT_SME_F16F16 sme-f64f64 34 2:25/FEAT_SME_F64F64
     sme-i16i64 35 2:24/FEAT_SME_I16I64
+    rdm - 1:12/FEAT_RDM                complxnum - 1:14/FEAT_FCMA
+    rcpc - 1:15/FEAT_LRCPC             rcpc-immo - 1:26/FEAT_LRCPC2
+    sha3 - 1:17,1:21/FEAT_SHA3         sve-bitperm - 2:4
+    cssc - 2:34/FEAT_CSSC              mops - 2:43/FEAT_MOPS
 """
 """Words and bits of the kernel's HWCAP (1) and HWCAP2 (2), arch/arm64/include/uapi/asm/hwcap.h in Linux; and
 names of macOS, "Determining instruction set characteristics" of Apple."""
