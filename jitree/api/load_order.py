@@ -141,9 +141,6 @@ _ORDINAL: Final = r"\bordinal = (\d{1,9})\b"
 _FEATURES: Final = b'cpu_features = "'
 """In the same text: what the executables that follow need of the processor."""
 _LONGEST_TEXT: Final = 4096
-_SILENT: Final = 15
-"""The bytecode version of modules that may not have the text: those of before August 2024."""
-_INLINE: Final = "hal_loader"
 _NONE_FITS: Final = "none of the executable binaries in the module are supported by the runtime"
 """The text of a ``vm.fail`` of programs without devices, and of those of before August 2024."""
 _EXECUTABLE_TARGET: Final = r'#hal\.executable\.target<"[^"]+", "([^"]+)"'
@@ -217,17 +214,12 @@ def fitting(session: Host, loaded: Sequence[ModuleLike]) -> Sequence[ModuleLike]
             words = code[start : code.rfind(_FEATURES) + _LONGEST_TEXT].decode("latin-1")
             if host_cpu_data().lacking.isdisjoint(words.replace("+", "").replace('"', ",").split(",")):
                 continue
-        elif module.module.bytecode_version[0] > _SILENT and not _is_inline(module):
+        elif not module.module.has_machine_code:
             continue
         from jitree.api.executable_choice import runnable  # now: most modules are for every processor
 
         return [runnable(session, each) for each in loaded]
     return loaded
-
-
-def _is_inline(module: BytecodeModule) -> bool:
-    """Whether a program has executables without devices: then no text says what they need."""
-    return any(each.name == _INLINE for each in module.dependencies)
 
 
 def _hal(session: Host) -> HostModule:

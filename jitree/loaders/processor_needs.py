@@ -2,159 +2,31 @@
 
 Compilers since August 2024 write what code is made for into the text of a ``vm.fail`` ("HAL device … not
 found"). A feature that is stated there and missing here matters if an instruction of the code needs it: that
-ends the process by SIGILL. Modules without the text are told by their code alone, for the features by which
-levels of processors differ.
+ends the process by SIGILL. Modules without the text are told by their code alone.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.base.records import NamedTuple
+from jitree.base.records import NamedTuple, rows_of
 from jitree.codegen.image.shipped import levels_here
 from jitree.errors import StatusError
-from jitree.loaders.elf_file import MINIMUM_SIZE, read_elf
-from jitree.loaders.elf_format import FATELF_MAGIC, PF_X, host_architecture, select_slice
+from jitree.loaders.code_scan import PADDING
+from jitree.loaders.elf_file import MINIMUM_SIZE, ElfFile, Segment, bad_elf, read_elf
+from jitree.loaders.elf_format import DT_RELA, DT_RELASZ, FATELF_MAGIC, PF_X, host_architecture, select_slice
 from jitree.loaders.environment import host_cpu_data
+from jitree.loaders.instruction_tables import features, needed
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from jitree.vmfb.schema import ModuleTables
-
-
-LEGACY, VEX, EVEX = "legacy", "vex", "evex"
-
-
-class Opcode(NamedTuple):
-    """An instruction: how it is encoded, and which one it is."""
-
-    offset: int
-    encoding: str
-    map: int
-    """0: one byte; 1: after 0F; 2: after 0F 38; 3: after 0F 3A; 5 and 6: of EVEX alone."""
-    byte: int
-    prefix: int
-    """0, 66, F3 or F2, in hexadecimal."""
-    wide: bool
-    """Whether vectors have more than 128 bits."""
-    doubled: bool
-    """Whether elements have the larger of two sizes (REX.W, VEX.W, EVEX.W)."""
-
-
-_PREFIXES: Final = frozenset(b"\x66\xf2\xf3\x2e\x36\x3e\x26\x64\x65\x67\xf0")
-_MEANING: Final = (0, 0x66, 0xF3, 0xF2)
-"""Prefixes as VEX and EVEX count them."""
-
-_ROWS: Final = {
-    0: """00-03 m  04 b  05 z  08-0b m  0c b  0d z  10-13 m  14 b  15 z  18-1b m  1c b  1d z  20-23 m  24 b
-          25 z  28-2b m  2c b  2d z  30-33 m  34 b  35 z  38-3b m  3c b  3d z  50-5f .  63 m  68 z  69 mz
-          6a b  6b mb  6c-6f .  70-7f b  80 mb  81 mz  83 mb  84-8f m  90-99 .  9b-9f .  a0-a3 o  a4-a7 .
-          a8 b  a9 z  aa-af .  b0-b7 b  b8-bf v  c0-c1 mb  c2 w  c3 .  c6 mb  c7 mz  c8 wb  c9 .  ca w
-          cb-cc .  cd b  cf .  d0-d3 m  d8-df m  e0-e7 b  e8-e9 r  eb b  ec-ef .  f1 .  f4-f5 .  f6 mb  f7 mz
-          f8-fd .  fe-ff m""",
-    1: """00-03 m  05-09 .  0b .  0d m  0e .  0f mb  10-1f m  20-23 m  28-2f m  30-35 .  37 .  40-6f m
-          70-73 mb  74-76 m  77 .  78-7f m  80-8f r  90-9f m  a0-a2 .  a3 m  a4 mb  a5 m  a8-aa .  ab m  ac mb
-          ad-b9 m  ba mb  bb-c1 m  c2 mb  c3 m  c4-c6 mb  c7 m  c8-cf .  d0-ff m""",
-    2: "00-ff m",
-    3: "00-ff mb",
-    5: "00-ff m",
-    6: "00-ff m",
-}
-"""By map: bytes, and what follows them: ``.`` nothing, ``m`` a ModRM byte, ``b``, ``w``, ``z`` constants of
-1, 2, and 2 or 4 bytes, ``v`` one as long as the register, ``o`` an address, ``r`` a distance of 4 bytes."""
-_TESTS: Final = (0xF6, 0xF7)
-"""Bytes of several instructions, of which only TEST has a constant."""
-_SIZES: Final = {".": 0, "b": 1, "w": 2, "r": 4}
-
-
-def _table(rows: str) -> dict[int, str]:
-    fields, table = rows.split(), {}
-    for span, follows in zip(fields[::2], fields[1::2], strict=True):
-        first, _, last = span.partition("-")
-        table.update(dict.fromkeys(range(int(first, 16), int(last or first, 16) + 1), follows))
-    return table
-
-
-_FOLLOWS: Final = {number: _table(rows) for number, rows in _ROWS.items()}
-
-
-def opcodes(code: bytes) -> Iterator[Opcode]:
-    """The instructions of machine code, to the first bytes that are none."""
-    at, end = 0, len(code)
-    padded = code + bytes(16)
-    while at < end:
-        found, size = _next(padded, at)
-        if not size or at + size > end:
-            return
-        yield found
-        at += size
-
-
-def _next(code: bytes, start: int) -> tuple[Opcode, int]:
-    """The instruction at a place, and its size; size 0 for none."""
-    at, prefix, operand, address = start, 0, False, False
-    while code[at] in _PREFIXES and at - start < 14:
-        operand |= code[at] == 0x66
-        address |= code[at] == 0x67
-        prefix = code[at] if code[at] in (0xF2, 0xF3) else prefix
-        at += 1
-    prefix = prefix or (0x66 if operand else 0)
-    long, wide, encoding, number = False, False, LEGACY, 0
-    if code[at] & 0xF0 == 0x40:
-        long, at = bool(code[at] & 8), at + 1
-    first = code[at]
-    if first in (0xC4, 0xC5):
-        last = code[at + 2 if first == 0xC4 else at + 1]
-        encoding, number = VEX, code[at + 1] & 31 if first == 0xC4 else 1
-        prefix, wide, long = _MEANING[last & 3], bool(last & 4), first == 0xC4 and last > 127
-        at += 3 if first == 0xC4 else 2
-    elif first == 0x62:
-        if code[at + 1] & 8 or not code[at + 2] & 4:
-            return Opcode(start, EVEX, 0, first, 0, False, False), 0
-        encoding, number, prefix = EVEX, code[at + 1] & 7, _MEANING[code[at + 2] & 3]
-        wide, long, at = bool(code[at + 3] & 0x60), code[at + 2] > 127, at + 4
-    elif first == 0x0F:
-        at += 1
-        number = {0x38: 2, 0x3A: 3}.get(code[at], 1)
-        at += number > 1
-    opcode = Opcode(start, encoding, number, code[at], prefix, wide, long)
-    follows = _FOLLOWS.get(number, {}).get(code[at], "")
-    if not follows:
-        return opcode, 0
-    at += 1
-    if number == 0 and opcode.byte in _TESTS and code[at] >> 3 & 7 > 1:
-        follows = "m"
-    short = operand and not long
-    sizes = _SIZES | {"z": 2 if short else 4, "v": 8 if long else 2 if short else 4, "o": 4 if address else 8}
-    for kind in follows:
-        at += _modrm_size(code, at) if kind == "m" else sizes[kind]
-    return opcode, at - start
-
-
-def _modrm_size(code: bytes, at: int) -> int:
-    """A ModRM byte, and the SIB byte and distance that it asks for."""
-    mode, memory = code[at] >> 6, code[at] & 7
-    if mode == 3:
-        return 1
-    size = 1
-    base = memory
-    if memory == 4:
-        size, base = 2, code[at + 1] & 7
-    if mode == 1:
-        return size + 1
-    return size + 4 if mode == 2 or base == 5 else size
-
-
-# -- Instructions of x86 ---------------------------------------------------------------------------------
-#
-# Lengths and encodings: Intel's manual, volume 2, chapter 2 and "Opcode Map". Code is read from its start,
-# one instruction after the other; bytes that are none end it.
 
 
 _FORMATS: Final = (
@@ -168,20 +40,20 @@ _TARGET: Final = re.compile(
     rb'#hal\.executable\.target<"llvm-cpu", "([^"]+)", \{(?:cpu = "([^"]*)", )?cpu_features = "([^"]*)"'
 )
 """In the text of a ``vm.fail``: the format, the processor and its features, as the compiler is told."""
-_LEVELS: Final = frozenset(("avx", "avx2", "fma", "avx512f", "sve"))
-"""Features that are looked for where a module does not say what it is compiled for."""
+_FIRST: Final = ("avx512f", "avx2", "avx", "sse4.2", "sve")
+"""Features that a message names first: levels of processors differ by them."""
+_AMBIGUOUS: Final = frozenset(("bmi",))
+"""Features with an instruction that others read as an older one: compilers write tzcnt for that, too."""
 _IMPLIED: Final = {"avx512": ("avx512f", "avx2", "avx"), "avx2": ("avx",), "fma": ("avx",), "f16c": ("avx",)}
 """By how a feature's name begins."""
-with open(os.path.join(os.path.dirname(__file__), "instructions.tsv"), encoding="utf-8") as _file:
-    _TABLE: Final = [line.rstrip("\n").split("\t") for line in _file if not line.startswith("#")]
-"""Read when this is imported: a confined process opens no files."""
 _SHOWN: Final = 3
 """How many features a message names."""
 _ELF_MAGIC: Final = b"\x7fELF"
-_INSTRUCTIONS: Final = re.compile(r"(\w+):(\*|\w\w)(?:-(\w\w))?([+-])?(?:/(\w+))?")
-_ALL: Final = -1
-
-Rows: TypeAlias = Mapping[str, tuple[str, ...]]
+_kept: Final[dict[tuple[tuple[int, ...] | None, frozenset[str]], frozenset[str]]] = {}
+"""What was found in a file, by its state: a digest of code takes as long as reading it."""
+_MOST_KEPT: Final = 1000
+_TYPE: Final = 0xFFFFFFFF
+"""The part of a relocation's second word that is its type."""
 
 
 class CompiledFor(NamedTuple):
@@ -195,7 +67,7 @@ class CompiledFor(NamedTuple):
 
     def lacks(self) -> str:
         """The features, of a target that has those which this processor lacks: the basic ones first."""
-        names = sorted(self.features, key=lambda name: (name not in _LEVELS, name))
+        names = sorted(self.features, key=lambda name: (name not in _FIRST, name))
         more = len(names) - _SHOWN
         return f"{', '.join(names[:_SHOWN])} and {more} more features" if more > 1 else ", ".join(names)
 
@@ -246,103 +118,88 @@ def need_of(module: ModuleTables, format: str) -> CompiledFor | None:
     Of several targets with one format a program takes the one that fits, so only what all need counts.
     """
     stated = [target for target in targets(module) if target.format == format]
-    wanted = frozenset.intersection(*(target.features for target in stated)) if stated else _LEVELS
-    missing = wanted & host_cpu_data().lacking
-    codes = _codes(module) if missing else ()
-    found = next((feature for code in codes for feature in needed(code, missing)), None)
-    if found is None:
+    wanted = frozenset.intersection(*(target.features for target in stated)) if stated else unstated()
+    found = used(module, wanted & host_cpu_data().lacking)
+    if not found:
         return None
     cpus = {target.cpu for target in stated}
-    return CompiledFor(
-        format, cpus.pop() if len(cpus) == 1 else "", missing if stated else frozenset((found,))
-    )
-
-
-@cache
-def instructions(architecture: str) -> dict[str, tuple[str, ...]]:
-    """The instructions that need each feature, as ``instructions.tsv`` has them."""
-    return {feature: tuple(rows.split()) for machine, feature, rows in _TABLE if machine == architecture}
+    return CompiledFor(format, cpus.pop() if len(cpus) == 1 else "", found)
 
 
 def need_of_executable(data: memoryview, format: str) -> CompiledFor | None:
     """Tells by its code what an executable needs and this processor lacks."""
-    missing = _LEVELS & host_cpu_data().lacking
-    found = next((feature for code in _code(data) for feature in needed(code, missing)), None)
-    return None if found is None else CompiledFor(format, "", frozenset((found,)))
+    found = _needed(data, unstated() & host_cpu_data().lacking)
+    return CompiledFor(format, "", found) if found else None
 
 
-def _codes(module: ModuleTables) -> Iterator[bytes]:
-    """Machine code for this machine among the constants."""
-    for index in np.flatnonzero(module.rodata.lengths >= MINIMUM_SIZE).tolist():
-        yield from _code(module.rodata[index].data)
-
-
-def _code(data: memoryview) -> Iterator[bytes]:
-    """Machine code for this machine, of an executable. Damaged libraries are for loaders to refuse."""
+@cache
+def looked_for() -> tuple[str, ...]:
+    """The features whose instructions are known on this machine, the older ones first."""
     architecture = host_architecture()
+    known = {} if architecture is None else features(architecture.name)
+    return tuple(name for name, row in known.items() if row.instructions)
+
+
+@cache
+def unstated() -> frozenset[str]:
+    """Those that are looked for in code of which nothing is said."""
+    return frozenset(looked_for()) - _AMBIGUOUS
+
+
+def used(module: ModuleTables, wanted: frozenset[str]) -> frozenset[str]:
+    """Finds those of the features that machine code among the constants has instructions of."""
+    if not wanted:
+        return wanted
+    key = module.archive.state, wanted
+    found = _kept.get(key)
+    if found is None:
+        places = np.flatnonzero(module.rodata.lengths >= MINIMUM_SIZE).tolist()
+        found = frozenset[str]().union(*(_needed(module.rodata[index].data, wanted) for index in places))
+        if module.archive.state is not None:
+            if len(_kept) >= _MOST_KEPT:
+                _kept.clear()
+            _kept[key] = found
+    return found
+
+
+def _needed(data: memoryview, wanted: frozenset[str]) -> frozenset[str]:
+    """As :func:`used`, of an executable. Damaged libraries are for loaders to refuse."""
+    architecture = host_architecture()
+    found = frozenset[str]()
     if architecture is None or bytes(data[:4]) not in (_ELF_MAGIC, FATELF_MAGIC):
-        return
+        return found
     with suppress(StatusError):
         library = select_slice(data, architecture)
-        for load in read_elf(library, architecture).loads:
+        file = read_elf(library, architecture)
+        for load in file.loads:
             if load.flags & PF_X:
-                yield bytes(library[load.offset : load.offset + load.file_size])
-
-
-def needed(code: bytes, features: Collection[str]) -> Iterator[str]:
-    """Those of the features that machine code of this machine needs, as they come; some more than once."""
-    architecture = host_architecture()
-    name = "" if architecture is None else architecture.name
-    rows = {feature: row for feature, row in instructions(name).items() if feature in features}
-    if rows:
-        yield from _needed_by_words(code, rows) if name == "arm_64" else _needed_by_opcodes(code, rows)
-
-
-def _needed_by_words(code: bytes, rows: Rows) -> Iterator[str]:
-    words = np.frombuffer(code[: len(code) // 4 * 4], "<u4")
-    for feature, row in rows.items():
-        for text in row:
-            mask, value = (int(part, 16) for part in text.split(":"))
-            if (words & mask == value).any():
-                yield feature
-
-
-class _Condition(NamedTuple):
-    """When an opcode needs a feature."""
-
-    feature: str
-    prefix: int | None
-    is_wide: bool
-    is_small: bool
-
-    def holds(self, opcode: Opcode) -> bool:
-        return (
-            self.prefix in (None, opcode.prefix)
-            and not (self.is_wide and not opcode.wide)
-            and not (self.is_small and opcode.doubled)
-        )
-
-
-def _needed_by_opcodes(code: bytes, rows: Rows) -> Iterator[str]:
-    conditions = _conditions(rows)
-    for opcode in opcodes(code):
-        space = f"{opcode.encoding}{opcode.map}"
-        for place in ((opcode.encoding, _ALL), (space, _ALL), (space, opcode.byte)):
-            for condition in conditions.get(place, ()):
-                if condition.holds(opcode):
-                    yield condition.feature
-
-
-def _conditions(rows: Rows) -> dict[tuple[str, int], list[_Condition]]:
-    """By encoding, or encoding and map, and byte."""
-    found: dict[tuple[str, int], list[_Condition]] = {}
-    for feature, row in rows.items():
-        for text in row:
-            match = _INSTRUCTIONS.fullmatch(text)
-            assert match, text
-            space, first, last, size, prefix = match.groups()
-            condition = _Condition(feature, int(prefix, 16) if prefix else None, size == "+", size == "-")
-            span = (_ALL,) if first == "*" else range(int(first, 16), int(last or first, 16) + 1)
-            for byte in span:
-                found.setdefault((space, byte), []).append(condition)
+                starts = functions_in(file, library, load)
+                found |= needed(_padded(library, load), starts, architecture.name, wanted - found)
     return found
+
+
+def functions_in(file: ElfFile, data: memoryview, code: Segment) -> npt.NDArray[np.int64]:
+    """Where functions begin in a segment, ascending: what addresses in the library's tables point to."""
+    architecture = file.architecture
+    entries = dict(rows_of(architecture.word_size.dynamic, _at(file, data, file.dynamic)))
+    size = entries.get(DT_RELASZ, 0) // architecture.word_size.rela_size * architecture.word_size.rela_size
+    table = _at(file, data, file.dynamic._replace(address=entries.get(DT_RELA, 0), memory_size=size))
+    rows = np.frombuffer(table, np.int64).reshape(-1, 3)
+    addends = rows[(rows[:, 1] & _TYPE) == architecture.relative, 2] - code.address
+    return np.sort(addends[(addends >= 0) & (addends < code.file_size)])
+
+
+def _padded(data: memoryview, code: Segment) -> memoryview:
+    """A segment's bytes and what follows them; zeros where that is not enough."""
+    size = code.file_size + PADDING
+    found = data[code.offset : code.offset + size]
+    return found if len(found) == size else memoryview(bytes(found).ljust(size, b"\0"))
+
+
+def _at(file: ElfFile, data: memoryview, place: Segment) -> memoryview:
+    """The bytes of the file at an address; FAILED_PRECONDITION for those that no segment is filled with."""
+    load = file.load_with(place.address, place.memory_size, "a table")
+    start = place.address - load.address
+    if start + place.memory_size > load.file_size:
+        raise bad_elf("a table is outside the file")
+    return data[load.offset + start : load.offset + start + place.memory_size]

@@ -17,8 +17,8 @@ _SOURCES: Final = (
     "api/calls/native/*", "base/stop_word.py", "codegen/**/*", "dispatch/fast/*",
     "cuda/launches.py", "cuda/submission.py",
     "dispatch/native/**/*", "dispatch/semantics*", "hal/*_layout.py", "hal/*_record.py", "hal/enums.py",
-    "hal/heap.py", "hal/local/executor/*", "hal/local/queue_record.py", "loaders/vmvx/*",
-    "modules/hal/native/*", "modules/imports.tsv", "modules/vmvx/*", "regs/access.py",
+    "hal/heap.py", "hal/local/executor/*", "hal/local/queue_record.py", "loaders/code_scan.py",
+    "loaders/vmvx/*", "modules/hal/native/*", "modules/imports.tsv", "modules/vmvx/*", "regs/access.py",
     "regs/layout.py", "types.py", "vmfb/cconv.py", "vmfb/instructions.py", "vmfb/isa*", "vmfb/native/*",
     "vmfb/superinstruction*", "vmfb/tables.py", "vmfb/words.py",
 )  # fmt: skip

@@ -78,12 +78,13 @@ def own_recipes() -> tuple[Recipe, ...]:
     from jitree.dispatch.fast import LOOP
     from jitree.dispatch.native.prelude import BASE
     from jitree.hal.local import executor
+    from jitree.loaders.instruction_tables import RECIPE as NEEDS
     from jitree.loaders.vmvx.kernels import SPANS
     from jitree.modules.hal import native as hal
     from jitree.modules.vmvx import kernels as vmvx
     from jitree.vmfb.native import RECIPE as LOAD
 
-    return LOOP, executor.RECIPE, hal.RECIPE, STREAMS, CALLS, vmvx.RECIPE, SPANS, LOAD, BASE
+    return LOOP, executor.RECIPE, hal.RECIPE, STREAMS, CALLS, vmvx.RECIPE, SPANS, NEEDS, LOAD, BASE
 
 
 LIST_FLAGS: Final = flag_set("cache list", "shows what the folder of machine code holds", "")

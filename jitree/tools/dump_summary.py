@@ -14,10 +14,18 @@ from jitree.cuda import executable_format, ptx
 from jitree.errors import StatusError, UnavailableError, is_interruption, not_installed
 from jitree.loaders import elf_format
 from jitree.loaders.elf_file import bad_elf, read_elf
+from jitree.loaders.elf_format import host_architecture
 from jitree.loaders.embedded_elf import open_library
 from jitree.loaders.environment import Environment
 from jitree.loaders.library import NativeExecutable, query_library
-from jitree.loaders.processor_needs import executable_formats, need_of, targets
+from jitree.loaders.processor_needs import (
+    executable_formats,
+    looked_for,
+    need_of,
+    targets,
+    unstated,
+    used,
+)
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.loaders.vmvx.kernels import kernels
 from jitree.loaders.vmvx.loader import kernel_places
@@ -333,13 +341,30 @@ def _origin_lines(module: ModuleTables) -> Iterator[str]:
 
 
 def _processor_lines(module: ModuleTables) -> Iterator[str]:
-    """What machine code is compiled for, as far as the module says."""
+    """Says what machine code is compiled for, and what it uses of that."""
+    architecture = host_architecture()
+    here = "" if architecture is None else f"-elf-{architecture.name}"
     found = targets(module)
     for target in found:
-        need = need_of(module, target.format)
-        lack = f"; this one lacks {need.lacks()}" if need is not None else ""
         which = f" ({target.format})" if len(found) > 1 else ""
-        yield f"Processor:  {target.cpu or ', '.join(sorted(target.features)) or 'any'}{which}{lack}"
+        uses = _uses(module, target.features) if here and target.format.endswith(here) else ""
+        name = target.cpu or ", ".join(sorted(target.features)) or "any"
+        yield f"Processor:  {name}{which}{uses}{_lack(module, target.format)}"
+    silent = next((name for name in executable_formats(module) if name.endswith(here)), None)
+    if here and not found and silent is not None:
+        uses = _uses(module, unstated()) or "; no newer instruction is found in its code"
+        yield f"Processor:  not stated{uses}{_lack(module, silent)}"
+
+
+def _uses(module: ModuleTables, wanted: frozenset[str]) -> str:
+    names = used(module, wanted)
+    order = [name for name in looked_for() if name in names]
+    return f"; its code uses {', '.join(order)}" if order else ""
+
+
+def _lack(module: ModuleTables, format: str) -> str:
+    need = need_of(module, format)
+    return "" if need is None else f"; this one lacks {need.lacks()}"
 
 
 def _span(names: Sequence[str]) -> str:

@@ -204,6 +204,8 @@ class RodataRows(MadeRows[RodataSegment]):
 
 _LIBRARIES: Final = (b"\x7fELF", b"\xfa\x70\x0e\x1f")
 """How ELF and FatELF files begin."""
+_SMALLEST_LIBRARY: Final = 64
+"""Bytes of the header of one."""
 
 
 class ModuleTables(NamedTuple):
@@ -233,7 +235,8 @@ class ModuleTables(NamedTuple):
     @property
     def has_machine_code(self) -> bool:
         """Whether executables of it are libraries that others have compiled."""
-        data, starts = self.archive.data, self.rodata.offsets.tolist()
+        data, rows = self.archive.data, self.rodata
+        starts = rows.offsets[rows.lengths >= _SMALLEST_LIBRARY].tolist()
         return any(bytes(data[start : start + 4]) in _LIBRARIES for start in starts)
 
     def body(self, function: FunctionRow) -> memoryview:

@@ -1,9 +1,11 @@
 """What machine code needs of a processor.
 
-Each row of ``instructions.tsv`` is held against LLVM's assembler; then modules for another processor."""
+``instructions.tsv`` here has bytes of instructions for each item of the package's; then come functions, and
+modules for another processor."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,97 +16,48 @@ import pytest
 
 import jitree
 from jitree.api import load_order
+from jitree.base.platform import processor
+from jitree.codegen import image
 from jitree.errors import FailedPreconditionError
 from jitree.hal.executable import prepared_executables
-from jitree.loaders import environment, processor_needs
+from jitree.loaders import environment, instruction_tables, processor_needs
+from jitree.loaders.code_scan import PADDING
+from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import ARCHITECTURES, host_architecture
-from jitree.loaders.processor_needs import opcodes
+from jitree.loaders.instruction_tables import ARM, RECIPE, X86, features, needed
 from jitree.tools.main import dispatch
 from jitree.vmfb.decode import BytecodeModule
-
-llvm = pytest.importorskip("llvmlite.binding", reason="LLVM assembles the instructions")
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "data" / "programs"
 on_x86 = pytest.mark.skipif(
-    host_architecture() != ARCHITECTURES[0], reason="LLVM's assembler here is the one of this machine"
+    host_architecture() != ARCHITECTURES[0], reason="the executables of these modules are for x86-64"
 )
-X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
-SAMPLES = {
-    "avx": ("vaddps %xmm1, %xmm2, %xmm3", "vmovups (%rax), %ymm1"),
-    "fma": ("vfmadd231ps %ymm1, %ymm2, %ymm3", "vfnmadd213sd 8(%rax), %xmm2, %xmm3"),
-    "f16c": ("vcvtph2ps %xmm1, %ymm2", "vcvtps2ph $4, %ymm1, (%rax)"),
-    "avx2": (
-        "vpaddd %ymm1, %ymm2, %ymm3", "vpbroadcastd %xmm1, %xmm2", "vpermps %ymm1, %ymm2, %ymm3",
-        "vpgatherdd %ymm1, (%rax,%ymm2,4), %ymm3", "vpsllvd %xmm1, %xmm2, %xmm3", "vpermq $1, %ymm1, %ymm2",
-        "vpshufd $1, %ymm1, %ymm2", "vpmulld %ymm1, %ymm2, %ymm3", "vpalignr $1, %ymm1, %ymm2, %ymm3",
-    ),
-    "bmi": ("andn %eax, %ebx, %ecx", "blsr %rax, %rbx", "bextr %eax, %ebx, %ecx", "tzcnt %eax, %ebx"),
-    "bmi2": (
-        "bzhi %eax, %ebx, %ecx", "mulx %rax, %rbx, %rcx", "shlx %eax, %ebx, %ecx", "rorx $1, %eax, %ecx",
-    ),
-    "lzcnt": ("lzcnt %rax, %rbx",),
-    "popcnt": ("popcnt %eax, %ebx",),
-    "movbe": ("movbe (%rax), %ebx", "movbe %rbx, 4(%rax)"),
-    "gfni": ("gf2p8mulb %xmm1, %xmm2", "vgf2p8affineqb $1, %ymm1, %ymm2, %ymm3"),
-    "avxvnni": ("{vex} vpdpbusd %ymm1, %ymm2, %ymm3",),
-    "avx512f": (
-        "vaddps %zmm1, %zmm2, %zmm3", "kmovw %eax, %k1", "kortestw %k1, %k2", "vaddss %xmm17, %xmm1, %xmm2",
-        "vmovups (%rax), %zmm1{%k1}{z}", "kshiftrw $1, %k1, %k2",
-    ),
-    "avx512vnni": ("vpdpbusd %zmm1, %zmm2, %zmm3", "vpdpwssd %ymm17, %ymm2, %ymm3"),
-    "avx512bf16": ("vdpbf16ps %zmm1, %zmm2, %zmm3", "vcvtneps2bf16 %zmm1, %ymm2"),
-    "avx512fp16": (
-        "vaddph %zmm1, %zmm2, %zmm3", "vfmadd231ph %zmm1, %zmm2, %zmm3", "vcmpeqph %zmm1, %zmm2, %k1",
-    ),
-    "avx512vbmi": (
-        "vpermb %zmm1, %zmm2, %zmm3", "vpermi2b %zmm1, %zmm2, %zmm3", "vpmultishiftqb %zmm1, %zmm2, %zmm3",
-    ),
-    "avx512vbmi2": (
-        "vpcompressb %zmm1, %zmm2", "vpshldvd %zmm1, %zmm2, %zmm3", "vpshrdw $1, %zmm1, %zmm2, %zmm3",
-    ),
-    "avx512bitalg": ("vpopcntb %zmm1, %zmm2", "vpshufbitqmb %zmm1, %zmm2, %k1"),
-    "avx512vpopcntdq": ("vpopcntd %zmm1, %zmm2",),
-    "avx512ifma": ("vpmadd52luq %zmm1, %zmm2, %zmm3",),
-    "amx-tile": ("tilezero %tmm1", "ldtilecfg (%rax)", "tileloadd (%rax,%rbx), %tmm1"),
-    "amx-int8": ("tdpbssd %tmm1, %tmm2, %tmm3",),
-    "amx-bf16": ("tdpbf16ps %tmm1, %tmm2, %tmm3",),
-}  # fmt: skip
-OLDER = (
-    "addps %xmm1, %xmm2", "movups 300(%rip), %xmm1", "imul $70000, 8(%rax,%rbx,4), %ecx", "movabs $1, %rax",
-    "test $5, %al", "testl $70000, (%rax)", "notl %eax", "mov %ax, 2(%rsp)", "movw $3, (%rax)", "call 0x100",
-    "jne 0x5000", "jmp *%rax", "ret", "nopw 0(%rax,%rax)", "pshufd $1, %xmm1, %xmm2", "bsf %eax, %ebx",
-    "bsr %eax, %ebx", "pmaxsd %xmm1, %xmm2", "roundps $1, %xmm1, %xmm2", "crc32b %al, %ebx", "bswap %eax",
-    "lock cmpxchg %eax, (%rbx)", "rep stosb", "cvttsd2si %xmm1, %rax", "enter $5, $1", "fldt (%rax)", "ud2",
-    "movabs 0x1122334455667788, %al", "shld $3, %eax, %ebx", "addw $300, %cx", "pushq $7", "xchg %ax, %ax",
-)  # fmt: skip
-"""Instructions that each processor of the first level has, or of the second."""
-ARM_SAMPLES = {
-    "dotprod": "<4 x i32> @llvm.aarch64.neon.sdot.v4i32.v16i8(<4 x i32>, <16 x i8>, <16 x i8>)",
-    "i8mm": "<4 x i32> @llvm.aarch64.neon.usmmla.v4i32.v16i8(<4 x i32>, <16 x i8>, <16 x i8>)",
-    "bf16": "<4 x float> @llvm.aarch64.neon.bfdot.v4f32.v8bf16(<4 x float>, <8 x bfloat>, <8 x bfloat>)",
-    "sve": "<vscale x 4 x i32> @llvm.aarch64.sve.sabd.nxv4i32(<vscale x 4 x i1>, <vscale x 4 x i32>, "
-    "<vscale x 4 x i32>)",
-}
+UNKNOWN = "06"
+"""No instruction of 64-bit code."""
+RETURN, WIDE, FUSED = "c3", "62f16c4858d9", "c4e26db8d9"
+"""ret; vaddps %zmm1, %zmm2, %zmm3; vfmadd231ps %ymm1, %ymm2, %ymm3."""
+ARM_RETURN, SCALABLE = "c0035fd6", "00008004"
+"""ret; sve."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _targets() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmparser()
+def rows(name: str) -> list[list[str]]:
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    return [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
 
 
-def code_of(ir: str, triple: str, features: str) -> bytes:
-    """The machine code of a module."""
-    machine = llvm.Target.from_triple(triple).create_target_machine(features=features)
-    file = llvm.object_file.ObjectFileRef.from_data(machine.emit_object(llvm.parse_assembly(ir)))
-    return b"".join(bytes(section.data()) for section in file.sections() if section.is_text())
+@pytest.fixture(params=["machine code", "Python"], autouse=True)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of what looks through code."""
+    if request.param == "Python":
+        monkeypatch.setattr(instruction_tables, "_entry", instruction_tables._interpreted)
+    else:
+        image.wait(RECIPE)
 
 
-def assembled(text: str) -> bytes:
-    features = ",".join(f"+{name}" for name in (*SAMPLES, "sse4.2", "avx512vl", "avx512bw", "avx512dq"))
-    return code_of(f'target triple = "{X86}"\nmodule asm "{text}"\n', X86, features)
+def need_of(code: str, architecture: str = X86, starts: tuple[int, ...] = (0,)) -> set[str]:
+    padded = memoryview(bytes.fromhex(code) + bytes(PADDING))
+    return set(needed(padded, np.array(starts, np.int64), architecture, frozenset(features(architecture))))
 
 
 def on(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -112,49 +65,104 @@ def on(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(processor_needs, "host_architecture", lambda: row)
 
 
-@on_x86
-def test_each_feature_of_x86_64_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    on(monkeypatch, "x86_64")
-    rows = processor_needs.instructions("x86_64")
-    assert rows.keys() == SAMPLES.keys()
-    for feature, texts in SAMPLES.items():
-        for text in texts:
-            assert feature in set(processor_needs.needed(assembled(text), rows)), text
+@pytest.mark.parametrize("architecture", [X86, ARM])
+def test_each_instruction_needs_what_it_is_listed_with(architecture: str) -> None:
+    """Those that need nothing, and each without the features that it does not need, among them."""
+    listed = [row for row in rows("instructions.tsv") if row[0] == architecture]
+    for _, code, names, text in listed:
+        assert need_of(code, architecture) == set(names.split()), text
+    seen = {name for row in listed for name in row[2].split()}
+    assert seen == {name for name, row in features(architecture).items() if row.instructions}
 
 
-@on_x86
-def test_older_instructions_need_no_feature(monkeypatch: pytest.MonkeyPatch) -> None:
-    on(monkeypatch, "x86_64")
-    for text in OLDER:
-        assert not set(processor_needs.needed(assembled(text), SAMPLES)), text
-
-
-@on_x86
 def test_instructions_end_where_the_next_begin() -> None:
-    texts = [text for group in (*SAMPLES.values(), OLDER) for text in group]
-    codes = [assembled(text) for text in texts]
-    starts = [sum(map(len, codes[:number])) for number in range(len(codes))]
-    assert [each.offset for each in opcodes(b"".join(codes))] == starts
-    assert not list(opcodes(b"\x06")), "no instruction of 64-bit code"
-    assert len(list(opcodes(codes[0] + codes[1][:-1]))) == 1, "the last one is cut"
+    """A function of all of them, then one that is cut."""
+    listed = [row for row in rows("instructions.tsv") if row[0] == X86]
+    needs = {name for row in listed for name in row[2].split()}
+    assert need_of("".join(row[1] for row in listed) + UNKNOWN) == needs
+    assert need_of(WIDE[:-2]) == {"avx512f"}, "what is cut is read, and no more than that"
 
 
-@pytest.mark.parametrize("feature", ARM_SAMPLES)
-def test_features_of_arm_64_are_seen(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    on(monkeypatch, "arm_64")
-    rows = processor_needs.instructions("arm_64")
-    declaration = ARM_SAMPLES[feature]
-    result, _, rest = declaration.partition(" @")
-    name, _, types = rest.rstrip(")").partition("(")
-    operands = ", ".join(f"{type} %{number}" for number, type in enumerate(types.split(", ")))
-    body = f"{{\n  %r = call {result} @{name}({operands})\n  ret {result} %r\n}}\n"
-    ir = f'target triple = "{ARM}"\ndeclare {declaration}\ndefine {result} @f({operands}) {body}'
-    assert set(processor_needs.needed(code_of(ir, ARM, f"+{feature}"), rows)) == {feature}
+@pytest.mark.parametrize("architecture", [X86, ARM])
+def test_each_feature_that_compilers_state_has_a_row(architecture: str) -> None:
+    known = features(architecture)
+    for of, cpu, names in rows("processors.tsv"):
+        if of == architecture:
+            assert not set(names.split()) - known.keys(), cpu
+    for row in known.values():
+        assert bool(row.instructions) != bool(row.reason), row.name
+
+
+def test_features_with_instructions_are_asked_of_the_processor() -> None:
+    """Of one that is not asked nothing is refused."""
+    tables = {X86: environment._X86_64, ARM: environment._ARM_64}
+    for architecture, text in tables.items():
+        asked = set(text.split()[0::3])
+        assert {name for name, row in features(architecture).items() if row.instructions} <= asked
+
+
+def test_the_processor_itself_is_asked_for_all_that_its_system_is() -> None:
+    """Where the system says nothing: a feature that is not asked for would be missing."""
+    asked = {word for word in processor._FLAGS.split() if word[0].isalpha()}
+    assert set(environment._X86_64.split()[2::3]) <= asked
+
+
+@pytest.mark.parametrize(
+    ("code", "starts", "needs"),
+    [
+        (RETURN + WIDE, (0,), ""),
+        ("7401" + RETURN + WIDE + RETURN, (0,), "avx512f"),
+        ("0f8401000000" + RETURN + WIDE, (0,), "avx512f"),
+        ("eb00" + WIDE, (0,), "avx512f"),
+        ("ffe0" + WIDE, (0,), ""),
+        ("ffd0" + WIDE, (0,), "avx512f"),
+        ("e9000001 00".replace(" ", "") + WIDE, (0,), ""),
+        ("0f0b" + WIDE, (0,), ""),
+        (UNKNOWN + WIDE, (0,), ""),
+        (FUSED + UNKNOWN + WIDE, (0,), "avx fma"),
+        (FUSED + UNKNOWN + WIDE, (0, 6), "avx fma avx512f"),
+        (UNKNOWN + WIDE + RETURN + FUSED, (1, 8), "avx fma avx512f"),
+        ("488d0562f16c48" + RETURN, (0,), ""),
+        ("48b8" + WIDE + "0000" + RETURN, (0,), ""),
+        (WIDE, (), ""),
+    ],
+    ids=[
+        "behind the end", "jumped to", "jumped to from far", "jump to the next", "jump by a register", "call",
+        "jump out", "trap", "unknown byte", "before an unknown byte", "function behind an unknown byte",
+        "known places alone", "in a distance", "in a constant", "no function",
+    ],
+)  # fmt: skip
+def test_code_is_read_by_functions(code: str, starts: tuple[int, ...], needs: str) -> None:
+    """Behind the end of one lies data, or what is called only where the processor can run it."""
+    assert need_of(code, X86, starts) == set(needs.split())
+
+
+@pytest.mark.parametrize(
+    ("code", "starts", "needs"),
+    [
+        (ARM_RETURN + SCALABLE, (0,), ""),
+        ("40000054" + ARM_RETURN + SCALABLE, (0,), "sve"),
+        ("400000b4" + ARM_RETURN + SCALABLE, (0,), "sve"),
+        ("40000036" + ARM_RETURN + SCALABLE, (0,), "sve"),
+        ("01000014" + SCALABLE, (0,), "sve"),
+        ("00001fd6" + SCALABLE, (0,), ""),
+        ("00003fd6" + SCALABLE, (0,), "sve"),
+        ("00000000" + SCALABLE, (0,), ""),
+        ("200020d4" + SCALABLE, (0,), ""),
+        (ARM_RETURN + SCALABLE, (0, 4), "sve"),
+        (SCALABLE[:-2], (0,), ""),
+    ],
+    ids=[
+        "behind the end", "b.eq", "cbz", "tbz", "jump to the next", "jump by a register", "call", "no word",
+        "trap", "second function", "cut",
+    ],
+)  # fmt: skip
+def test_words_are_read_by_functions(code: str, starts: tuple[int, ...], needs: str) -> None:
+    assert need_of(code, ARM, starts) == set(needs.split())
 
 
 def processor_with(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """Has this process believe that the processor has the features of a level of x86-64."""
-    from jitree.base.platform import processor
     from jitree.codegen.image.shipped import LEVELS
 
     flags = LEVELS[level][1]
@@ -177,8 +185,8 @@ def test_the_variant_for_all_processors_is_taken(prefer: str | None, monkeypatch
 
 REFUSED = (
     "FAILED_PRECONDITION; module 'module' cannot run on this processor: its executables of format "
-    "'embedded-elf-x86_64' are compiled for sapphirerapids with avx512f, amx-bf16, amx-int8 and 15 more "
-    "features, which this processor (x86-64-v3) does not have; compile it with "
+    "'embedded-elf-x86_64' are compiled for sapphirerapids with avx512f, which this processor "
+    "(x86-64-v3) does not have; compile it with "
     "--iree-llvmcpu-target-cpu=x86-64-v3, with --iree-llvmcpu-target-cpu=generic for all processors, or for "
     "vmvx, which jitree compiles where it runs"
 )
@@ -213,7 +221,10 @@ def test_code_for_another_processor_is_refused(
     assert dispatch(["run", file, "--device=local-sync"]) == 1
     assert "compiled for sapphirerapids" in capsys.readouterr().err
     assert dispatch(["dump", "--output=summary", file]) == 0
-    assert "Processor:  sapphirerapids; this one lacks avx512f, amx-bf16" in capsys.readouterr().out
+    assert (
+        "Processor:  sapphirerapids; its code uses avx, avx512f; this one lacks avx512f\n"
+        in capsys.readouterr().out
+    )
     [code] = (
         row.data for row in BytecodeModule.load(file).module.rodata if bytes(row.data[:4]) == b"\x7fELF"
     )
@@ -310,22 +321,70 @@ def test_programs_on_a_lesser_processor(
 def test_what_runs_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that states features whose instructions it does not have, and one that is silent."""
     processor_with(monkeypatch, "x86-64-v2")
-    for file in (PROGRAMS / "calls.vmfb", PROGRAMS / "encoded.vmfb"):
+    for file in (PROGRAMS / "calls.vmfb", PROGRAMS / "encoded.vmfb", PROGRAMS / "inline_cpu.vmfb"):
         with jitree.Session("local-sync") as session:
             session.load(file)
-    monkeypatch.setattr(processor_needs, "_codes", lambda module: iter([assembled("addps %xmm1, %xmm2")]))
-    module = jitree.Session("local-sync")._read(PROGRAMS / "levels.vmfb")
-    assert processor_needs.need_of(module.module, "embedded-elf-x86_64") is None  # type: ignore[union-attr]
+    monkeypatch.setattr(processor_needs, "_kept", {})
+    monkeypatch.setattr(processor_needs, "needed", lambda code, starts, of, wanted: frozenset[str]())
+    module = BytecodeModule.load(PROGRAMS / "levels.vmfb").module
+    assert processor_needs.need_of(module, "embedded-elf-x86_64") is None
 
 
 @on_x86
-def test_silent_modules_are_told_by_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_modules_are_told_by_their_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of any bytecode version."""
+    file = PROGRAMS / "levels.vmfb"
+    assert dispatch(["dump", "--output=summary", str(file)]) == 0
+    assert "Processor:  sapphirerapids; its code uses avx, avx512f\n" in capsys.readouterr().out
     processor_with(monkeypatch, "x86-64-v3")
     monkeypatch.setattr(load_order, "_FEATURES", b"nothing is stated")
-    monkeypatch.setattr(load_order, "_SILENT", 1000)
+    monkeypatch.setattr("jitree.tools.dump_summary.targets", lambda module: [])
     monkeypatch.setattr(processor_needs, "targets", lambda module: [])
     with (
         jitree.Session("local-sync") as session,
         pytest.raises(FailedPreconditionError, match="are compiled with avx512f, which"),
     ):
-        session.load(PROGRAMS / "levels.vmfb")
+        session.load(file)
+    assert dispatch(["dump", "--output=summary", str(file)]) == 0
+    summary = capsys.readouterr().out
+    assert "Processor:  not stated; its code uses avx, avx512f; this one lacks avx512f\n" in summary
+    assert dispatch(["dump", "--output=summary", str(PROGRAMS / "inline_cpu.vmfb")]) == 0
+    assert "not stated; no newer instruction is found in its code\n" in capsys.readouterr().out
+
+
+@on_x86
+def test_a_file_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As long as it stays as it is."""
+    scans: list[int] = []
+
+    def counted(*given: object) -> frozenset[str]:
+        scans.append(1)
+        return frozenset[str]()
+
+    monkeypatch.setattr(processor_needs, "_kept", {})
+    monkeypatch.setattr(processor_needs, "needed", counted)
+    file = tmp_path / "levels.vmfb"
+    file.write_bytes((PROGRAMS / "levels.vmfb").read_bytes())
+    for _ in range(2):
+        processor_needs.used(BytecodeModule.load(file).module, frozenset(("avx512f",)))
+    assert len(scans) == 1
+    file.write_bytes((PROGRAMS / "levels_both.vmfb").read_bytes())
+    processor_needs.used(BytecodeModule.load(file).module, frozenset(("avx512f",)))
+    assert len(scans) == 2
+
+
+@on_x86
+def test_damaged_tables_are_for_the_loader_to_refuse() -> None:
+    """Whatever the dynamic section says, nothing outside of the library is read."""
+    module = BytecodeModule.load(PROGRAMS / "levels.vmfb").module
+    [code] = (bytes(row.data) for row in module.rodata if bytes(row.data[:4]) == b"\x7fELF")
+    section = read_elf(memoryview(code), ARCHITECTURES[0]).dynamic
+    chance = random.Random(41)
+    for _ in range(300):
+        damaged = bytearray(code)
+        for _ in range(chance.randrange(1, 4)):
+            damaged[section.offset + chance.randrange(section.file_size)] = chance.choice((0, 7, 9, 255))
+        found = processor_needs._needed(memoryview(damaged), processor_needs.unstated())
+        assert found <= {"avx", "avx512f"}

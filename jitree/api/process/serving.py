@@ -31,6 +31,7 @@ from jitree.hal.checks import refusals
 from jitree.hal.heap import GUARD, GuardedAllocator
 from jitree.hal.local.executor import RECIPE as EXECUTOR
 from jitree.loaders.environment import host_cpu_data
+from jitree.loaders.instruction_tables import RECIPE as NEEDS
 from jitree.loaders.vmvx.kernels import SPANS
 from jitree.modules.hal.native import RECIPE as HAL
 from jitree.modules.vmvx.kernels import RECIPE as VMVX
@@ -166,7 +167,7 @@ def prepare() -> BaseException | None:
                 except (ImportError, SystemExit):
                     continue  # what compiles
         import_module("ml_dtypes")
-        for recipe in (LOOP, CALLS, HAL, EXECUTOR, LOAD, SPANS, VMVX):
+        for recipe in (LOOP, CALLS, HAL, EXECUTOR, LOAD, NEEDS, SPANS, VMVX):
             image.wait(recipe)
         host_cpu_data()
         refusals()

@@ -13,13 +13,16 @@ from jitree.errors import StatusError, pass_interruption
 
 _FLAGS: Final = """
     1.0.2     pni 0 ssse3 9 fma 12 cx16 13 sse4_1 19 sse4_2 20 movbe 22 popcnt 23 xsave 26 avx 28 f16c 29
+    1.0.2     pclmulqdq 1 aes 25
     7.0.1     bmi1 3 avx2 5 bmi2 8 avx512f 16 avx512dq 17 avx512ifma 21 avx512cd 28 avx512bw 30 avx512vl 31
+    7.0.1     adx 19 sha_ni 29
     7.0.2     avx512vbmi 1 avx512_vbmi2 6 gfni 8 avx512_vnni 11 avx512_bitalg 12 avx512_vpopcntdq 14
-    7.0.3     amx_bf16 22 avx512_fp16 23 amx_tile 24 amx_int8 25
+    7.0.2     vaes 9 vpclmulqdq 10
+    7.0.3     avx512_vp2intersect 8 amx_bf16 22 avx512_fp16 23 amx_tile 24 amx_int8 25
     7.1.0     avx_vnni 4 avx512_bf16 5
-    2147483649.0.2  lahf_lm 0 abm 5 sse4a 6 xop 11 fma4 16
+    2147483649.0.2  lahf_lm 0 abm 5 sse4a 6 xop 11 fma4 16 tbm 21
 """
-"""A line for each word: leaf, part of it, register (EAX, EBX, ECX, EDX); names and their bits."""
+"""A line or two for each word: leaf, part of it, register (EAX, EBX, ECX, EDX); names and their bits."""
 _SIGNATURE: Final = 1
 """The leaf of family, model and stepping."""
 _EXTENDED: Final = 1 << 31
@@ -28,7 +31,7 @@ _KEEPS_STATE: Final = 27
 """The bit of ECX of leaf 1 that says that the system keeps registers by XSAVE."""
 _STATES: Final = {"avx512": 0xE6, "amx": 0x60000, "": 6}
 """By how a name begins: the registers that the system must keep."""
-_OF_VECTORS: Final = ("avx", "amx", "fma", "f16c", "xop")
+_OF_VECTORS: Final = ("avx", "amx", "fma", "f16c", "xop", "vaes", "vpclmul")
 """How names begin of what takes more registers than SSE."""
 
 # push rbx; mov r8, rdx; mov eax, edi; mov ecx, esi; cpuid
@@ -205,7 +208,10 @@ X86_64: Final = """
     amx-tile 50 amx_tile        amx-int8 51 amx_int8        amx-bf16 52 amx_bf16
     bmi - bmi1                  bmi2 - bmi2                 lzcnt - abm
     popcnt - popcnt             movbe - movbe               gfni - gfni
-    avxvnni - avx_vnni
+    avxvnni - avx_vnni                                      avx512vp2intersect - avx512_vp2intersect
+    vaes - vaes                 vpclmulqdq - vpclmulqdq     aes - aes
+    pclmul - pclmulqdq          sha - sha_ni                adx - adx
+    crc32 - sse4_2              cx16 - cx16                 tbm - tbm
 """
 """Names of the flags line of /proc/cpuinfo, which lists only what the kernel lets programs use."""
 
@@ -217,6 +223,10 @@ ARM_64: Final = """
     sme 30 2:23/FEAT_SME               sme2 31 2:37/FEAT_SME2     sme2p1 32 2:38/FEAT_SME2p1
     sme-f16f16 33 2:42/FEAT_SME_F16F16 sme-f64f64 34 2:25/FEAT_SME_F64F64
     sme-i16i64 35 2:24/FEAT_SME_I16I64
+    rdm - 1:12/FEAT_RDM                complxnum - 1:14/FEAT_FCMA
+    rcpc - 1:15/FEAT_LRCPC             rcpc-immo - 1:26/FEAT_LRCPC2
+    sha3 - 1:17,1:21/FEAT_SHA3         sve-bitperm - 2:4
+    cssc - 2:34/FEAT_CSSC              mops - 2:43/FEAT_MOPS
 """
 """Words and bits of the kernel's HWCAP (1) and HWCAP2 (2), arch/arm64/include/uapi/asm/hwcap.h in Linux; and
 names of macOS, "Determining instruction set characteristics" of Apple."""
