@@ -213,6 +213,10 @@ TESTS = {
         "api/test_traced_lines.py::test_a_debugger_calls_the_session",
         "api/test_traced_lines.py::test_a_debugger_ends_the_call",
     ],
+    "A module of 1 MB whose VMVX kernels call": [
+        "security/test_hostile_files.py::test_kernels_that_call_anything_share_what_they_depend_on",
+        "security/test_hostile_files.py::test_a_module_of_many_functions_is_shown",
+    ],
     "A DLPack capsule of a narrow type": ["api/test_dlpack.py::test_capsules_that_no_array_has"],
 }
 """By a part of the line."""

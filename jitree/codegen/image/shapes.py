@@ -52,7 +52,7 @@ def alike(texts: Sequence[bytes]) -> list[list[int]]:
     for number, text in enumerate(texts):
         same_length = groups.setdefault(len(text), []) if text else []
         for group in same_length:
-            if any(_differing(texts[other], text) * _NEAR <= len(text) for other in group):
+            if any(_is_near(texts[other], text) for other in group):
                 break
         else:
             group = []
@@ -62,8 +62,12 @@ def alike(texts: Sequence[bytes]) -> list[list[int]]:
     return found
 
 
+def _is_near(one: bytes, other: bytes) -> bool:
+    """Whether few bytes differ, of as many."""
+    return one is other or _differing(one, other) * _NEAR <= len(one)
+
+
 def _differing(one: bytes, other: bytes) -> int:
-    """How many bytes differ, of as many."""
     return len(one) - (int.from_bytes(one) ^ int.from_bytes(other)).to_bytes(len(one)).count(0)
 
 

@@ -6,7 +6,8 @@ Each kernel is an image of its own; notes in the image say what is known of it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -167,29 +168,28 @@ def recipes(executable: BytecodeModule) -> list[Recipe]:
     """
     source = from_program(executable.program)
     keeps = not KEEPS.isdisjoint(mnemonics(source))
-    return [
-        _kernel(executable, export, *_source_of(source, export.ordinal), keeps)
-        for export in kernels(executable.module)
-    ]
-
-
-def _source_of(source: ModuleSource, ordinal: int) -> tuple[ModuleSource, int]:
-    """What the code of a kernel depends on, and its ordinal in that."""
-    own = by_itself(source, ordinal)
-    calls = any(mnemonic.startswith("call.") for mnemonic in mnemonics(own))
-    return (source, ordinal) if calls else (own, 0)
+    whole = cache(partial(encode, source))
+    return [_kernel(executable, export, source, whole, keeps) for export in kernels(executable.module)]
 
 
 def _kernel(
-    executable: BytecodeModule, export: Export, source: ModuleSource, ordinal: int, keeps: bool
+    executable: BytecodeModule,
+    export: Export,
+    source: ModuleSource,
+    whole: Callable[[], bytes],
+    keeps: bool,
 ) -> Recipe:
-    row = source.functions[ordinal]
+    """``whole``: what the code of a kernel depends on that calls anything, the same bytes for all of them."""
+    own = by_itself(source, export.ordinal)
+    [row] = own.functions
+    calls = any(mnemonic.startswith("call.") for mnemonic in mnemonics(own))
+    text, ordinal = (whole(), export.ordinal) if calls else (encode(own), 0)
     return Recipe(
         name="vmvx_kernels",
         title=f"kernel '{export.name}' of executable '{executable.name}'",
         generator="jitree.loaders.vmvx.build:generate",
         seconds=START_SECONDS + _SECONDS_A_WORD * (row.end - row.start),
-        data=(encode(source), array("i", (ordinal, keeps)).tobytes()),
+        data=(text, array("i", (ordinal, keeps)).tobytes()),
     )
 
 
