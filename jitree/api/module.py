@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _HIDDEN: Final = "__"
 """How names begin that are not for callers: ``__init`` and the like."""
+_MOST_SHOWN: Final = 200
+"""Functions, where a module is shown: each takes longer the more there are."""
 
 
 class Call(Unique):
@@ -214,10 +216,12 @@ class Module(Remade):
         """Shows the module, also while its session closes or before it is loaded completely."""
         names = without_twins(self._names)
         try:
-            lines = [f"  {self[name].declaration}" for name in names]
+            lines = [f"  {self[name].declaration}" for name in names[:_MOST_SHOWN]]
         except StatusError as error:
             lines = [f"  {', '.join(names)}; {error.message}"]
         lines.insert(0, f"<jitree.Module {self.name} of {len(names)} functions")
+        if len(names) > _MOST_SHOWN:
+            lines.append(f"  and {len(names) - _MOST_SHOWN} more: module.names has all")
         hidden = ", ".join(f"module[{name!r}]" for name in names if hasattr(Module, name))
         if hidden:
             lines.append(f"  names that modules have an attribute of: {hidden}")

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
+from jitree.base.finalizers import SharedWeakKeys
 from jitree.base.records import NamedTuple
 from jitree.dispatch.native.build import Refusal, build
-from jitree.dispatch.native.source import from_program
+from jitree.dispatch.native.source import ModuleSource, from_program
 from jitree.dispatch.native.ssa import (
     ARGUMENT,
     PHI,
@@ -31,6 +32,7 @@ from jitree.dispatch.native.ssa import (
 )
 from jitree.dispatch.semantics import SEMANTICS
 from jitree.vmfb.decode import BytecodeModule
+from jitree.vmfb.program import DecodedModule
 from jitree.vmfb.schema import ModuleTables
 from jitree.vmfb.words import signed
 
@@ -316,6 +318,8 @@ def _sources(value: Value) -> set[Value]:
 
 
 _ASSERT: Final = "hal.buffer_view.assert"
+_asking: Final[SharedWeakKeys[DecodedModule, ModuleSource]] = SharedWeakKeys()
+"""Programs that were asked: some for each of their functions."""
 _FIRST_SIZE: Final = 4
 """Argument of the assertion, after the view, a name, element type and encoding."""
 
@@ -332,7 +336,10 @@ def asserted_tensors(module: BytecodeModule, ordinal: int) -> dict[int, Asserted
     """The tensors that an internal function asserts, by position of the argument; those of which it asserts
     nothing are left out."""
     try:
-        function = build(from_program(module.program), ordinal)
+        source = _asking.get(module.program)
+        if source is None:
+            source = _asking[module.program] = from_program(module.program)
+        function = build(source, ordinal)
     except Refusal:
         return {}
     found: dict[int, AssertedTensor] = {}

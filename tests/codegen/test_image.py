@@ -22,7 +22,16 @@ from hypothesis import strategies as st
 
 from jitree.codegen import image
 from jitree.codegen.image import builder, cache, keys
-from jitree.codegen.image.flat import FlatImage, Recipe, decode, encode, from_json, map_image, to_json
+from jitree.codegen.image.flat import (
+    FlatImage,
+    Recipe,
+    decode,
+    encode,
+    from_json,
+    map_image,
+    parts_of,
+    to_json,
+)
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.link import RELOCATIONS
 from jitree.errors import NotFoundError, PermissionDeniedError, UnavailableError, UnimplementedError
@@ -141,8 +150,9 @@ def test_what_keys_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_recipe_survives_the_command_line() -> None:
     sample = recipe("texts")._replace(data=(b"one", b"", b"\0two"))
     samples = [sample, recipe("texts"), sample._replace(name="other", data=(b"x",))]
-    file = io.BytesIO(b"".join(part for one in samples for part in one.data))
-    assert from_json(to_json(samples), file) == samples
+    parts = parts_of(samples)
+    assert sorted(parts) == [b"", b"\0two", b"one", b"x"]
+    assert from_json(to_json(samples, parts), io.BytesIO(b"".join(parts))) == samples
 
 
 def test_store_and_load(folder: Path) -> None:

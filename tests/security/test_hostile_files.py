@@ -15,7 +15,11 @@ import pytest
 import jitree
 from jitree.api.load_order import explain_incompatible
 from jitree.base import cancel_scopes
+from jitree.codegen.image import keys
+from jitree.codegen.image.flat import hashed, parts_of
+from jitree.dispatch import variants
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
+from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, recipes
 from jitree.modules.io_parameters.agreement import KERNEL, operation, words_of
 from jitree.modules.io_parameters.requests import find_uses
 from jitree.vmfb import debug
@@ -65,6 +69,22 @@ def test_what_takes_long_to_load_ends_in_time() -> None:
             assert session.call("hostile.count", 10) == 10
 
 
+def test_kernels_that_call_anything_share_what_they_depend_on() -> None:
+    """Each was described by all of them: a file of 1 MB took 15 GB, beside a sandbox's limits."""
+    module = Assembler("kernels").function("__helper", "0i_i", "return [%i0]")
+    for number in range(200):
+        text = "[%i0] = call @__helper [%i0]\nreturn []"
+        module.function(f"k{number}", ENTRY_CONVENTION, text, attrs={"binding_count": "1"})
+    data = module.build()
+    made = recipes(BytecodeModule.load(data, "executable"))
+    assert sum(map(len, parts_of(made))) < 3 * len(data)
+    keys._begun.cache_clear()
+    assert len(set(map(keys.key_of, made))) == 200
+    assert keys._begun.cache_info().misses == 1, "what they share is read once"
+    first = made[0]
+    assert keys.source_key(first) == hashed((f"{first.name} {first.generator}".encode(), *first.data))
+
+
 def test_following_parameters_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[None] = []
     monkeypatch.setattr("jitree.modules.io_parameters.requests.require_going_on", lambda: looks.append(None))
@@ -91,6 +111,19 @@ def test_a_file_that_is_cut_off_after_it_was_loaded(kind: Any, tmp_path: Path) -
             opened.truncate(1 << 12)
         for place in (1 << 14, 1 << 20, (1 << 21) - 1):
             assert session.call("large.f", place) == place % 256
+
+
+def test_a_module_of_many_functions_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each function was looked for in a description of all of them: 8000 took minutes."""
+    module = Assembler("many")
+    for number in range(250):
+        module.function(f"f{number}", "0i_i", "return [%i0]")
+    described = Mock(wraps=variants.from_program)
+    monkeypatch.setattr(variants, "from_program", described)
+    with jitree.Session("local-sync", tier="fast") as session:
+        text = repr(session.load(module.build()))
+    assert text.count("func @f") == 200 and text.endswith("  and 50 more: module.names has all>")
+    assert described.call_count == 1
 
 
 def test_a_location_of_many_that_are_of_as_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,6 +219,10 @@ TESTS = {
     "A Numba function in place of a dispatch that stored": [
         "kernels/test_changed_constants.py::test_compiled_kernels_store_to_no_parameter_of_a_file"
     ],
+    "A module of 1 MB whose VMVX kernels call": [
+        "security/test_hostile_files.py::test_kernels_that_call_anything_share_what_they_depend_on",
+        "security/test_hostile_files.py::test_a_module_of_many_functions_is_shown",
+    ],
     "A DLPack capsule of a narrow type": ["api/test_dlpack.py::test_capsules_that_no_array_has"],
 }
 """By a part of the line."""

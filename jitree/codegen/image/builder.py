@@ -23,7 +23,7 @@ from jitree.base.finalizers import Unique, guard
 from jitree.base.platform.starting import go_after, spawn
 from jitree.base.platform.threads import place_process
 from jitree.codegen.image import cache
-from jitree.codegen.image.flat import OUTPUT, Recipe, to_json
+from jitree.codegen.image.flat import OUTPUT, Recipe, parts_of, to_json
 from jitree.codegen.image.keys import folders_of
 from jitree.codegen.image.worklist import IDLE, WorkList
 from jitree.errors import ignored
@@ -151,9 +151,8 @@ def start_builder(
     give_way()
     with open(work.descriptor, "wb", closefd=False) as file:
         file.seek(work.size)
-        file.writelines((*keys, to_json(recipes), b"\n"))
-        for recipe in recipes:
-            file.writelines(recipe.data)
+        parts = parts_of(recipes)
+        file.writelines((*keys, to_json(recipes, parts), b"\n", *parts))
     private_files.make_folder(folder)
     with private_files.opened(folder) as directory:
         lock = private_files.lockable(directory, target.with_suffix(cache.LOCK_SUFFIX).name)

@@ -12,7 +12,7 @@ that fits, so its owner and mode are checked where files are read (:mod:`jitree.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as MappingOf
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -44,25 +44,32 @@ class Recipe(NamedTuple):
     processor: str = ""
 
 
-def to_json(recipes: Iterable[Recipe]) -> bytes:
-    """All of recipes that a builder needs, but the bytes of their data."""
+def parts_of(recipes: Iterable[Recipe]) -> list[bytes]:
+    """The data of recipes, each part once: all kernels of an executable may depend on the same one."""
+    return list(dict.fromkeys(part for recipe in recipes for part in recipe.data))
+
+
+def to_json(recipes: Sequence[Recipe], parts: Sequence[bytes]) -> bytes:
+    """Writes what a builder needs of recipes, but the bytes of their :func:`parts_of`."""
     import json  # 2 ms: most processes build nothing
 
-    return json.dumps(
-        [
-            [*recipe[:4], recipe.processor or processor.assumed(), list(map(len, recipe.data))]
-            for recipe in recipes
-        ]
-    ).encode()
+    numbers = {part: number for number, part in enumerate(parts)}
+    rows = [
+        [*recipe[:4], recipe.processor or processor.assumed(), [numbers[part] for part in recipe.data]]
+        for recipe in recipes
+    ]
+    return json.dumps([list(map(len, parts)), rows]).encode()
 
 
 def from_json(text: bytes, file: BinaryIO) -> list[Recipe]:
     """Reads recipes of :func:`to_json` in order, data from a file."""
     import json
 
+    sizes, rows = json.loads(text)
+    parts = list(map(file.read, sizes))
     return [
-        Recipe(name, title, generator, seconds, tuple(file.read(size) for size in sizes), level)
-        for name, title, generator, seconds, level, sizes in json.loads(text)
+        Recipe(name, title, generator, seconds, tuple([parts[number] for number in numbers]), level)
+        for name, title, generator, seconds, level, numbers in rows
     ]
 
 
@@ -83,11 +90,15 @@ def begin_digest() -> blake2b:
 
 def hashed(parts: Iterable[bytes | memoryview]) -> bytes:
     """Bytes that tell sequences of parts apart."""
-    state = begin_digest()
+    return absorbed(begin_digest(), parts).digest()
+
+
+def absorbed(state: blake2b, parts: Iterable[bytes | memoryview]) -> blake2b:
+    """The same digest with more parts."""
     for part in parts:
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
-    return state.digest()
+    return state
 
 
 MAGIC: Final = b"jitree\x00\x04"

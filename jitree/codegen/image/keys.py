@@ -11,14 +11,17 @@ import contextlib
 import importlib.util
 import os
 import sys
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from jitree.base.platform import processor
-from jitree.codegen.image.flat import Recipe, hashed
+from jitree.codegen.image.flat import Recipe, absorbed, begin_digest, hashed
 from jitree.codegen.image.shipped import LEVELS, build_stamp
 from jitree.errors import pass_interruption
+
+if TYPE_CHECKING:
+    from hashlib import blake2b
 
 _COMPILERS: Final = ("llvmlite", "numba")
 
@@ -60,8 +63,14 @@ def key_for(source: bytes, made_in: bytes) -> bytes:
 
 def source_key(recipe: Recipe) -> bytes:
     """Tells what images are made of, whatever machine and compiler make them."""
-    stated = f"{recipe.name} {recipe.generator}".encode()
-    return hashed((stated, *recipe.data))
+    state = _begun(recipe.name, recipe.generator, recipe.data[:1]).copy()
+    return absorbed(state, recipe.data[1:]).digest()
+
+
+@lru_cache(maxsize=1)
+def _begun(name: str, generator: str, first: tuple[bytes, ...]) -> blake2b:
+    """The digest of what images have in common that are made of the same: all kernels that call anything."""
+    return absorbed(begin_digest(), (f"{name} {generator}".encode(), *first))
 
 
 @cache

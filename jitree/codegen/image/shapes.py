@@ -53,7 +53,7 @@ def alike(sources: Sequence[tuple[bytes, ...]]) -> list[list[int]]:
     for number, (text, *part) in enumerate(source or (b"",) for source in sources):
         same_length = groups.setdefault((len(text), *part), []) if text else []
         for group in same_length:
-            if any(_differing(sources[other][0], text) * _NEAR <= len(text) for other in group):
+            if any(_is_near(sources[other][0], text) for other in group):
                 break
         else:
             group = []
@@ -63,8 +63,12 @@ def alike(sources: Sequence[tuple[bytes, ...]]) -> list[list[int]]:
     return found
 
 
+def _is_near(one: bytes, other: bytes) -> bool:
+    """Whether few bytes differ, of as many."""
+    return one is other or _differing(one, other) * _NEAR <= len(one)
+
+
 def _differing(one: bytes, other: bytes) -> int:
-    """How many bytes differ, of as many."""
     return len(one) - (int.from_bytes(one) ^ int.from_bytes(other)).to_bytes(len(one)).count(0)
 
 

@@ -6,7 +6,8 @@ Each kernel is an image of its own; notes in the image say what is known of it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -176,20 +177,27 @@ def recipes(executable: BytecodeModule) -> list[Recipe]:
     """
     source = from_program(executable.program)
     keeps = not KEEPS.isdisjoint(mnemonics(source))
-    return [_kernel(executable, export, source, keeps) for export in kernels(executable.module)]
+    whole = cache(partial(encode, source))
+    return [_kernel(executable, export, source, whole, keeps) for export in kernels(executable.module)]
 
 
-def _kernel(executable: BytecodeModule, export: Export, module: ModuleSource, keeps: bool) -> Recipe:
-    """Its data is what its code depends on: all of the module where it calls something."""
+def _kernel(
+    executable: BytecodeModule,
+    export: Export,
+    module: ModuleSource,
+    whole: Callable[[], bytes],
+    keeps: bool,
+) -> Recipe:
+    """``whole``: what the code of a kernel depends on that calls anything, the same bytes for all of them."""
     own = by_itself(module, export.ordinal)
     used = mnemonics(own)
-    source, ordinal = (own, 0) if _CALLS.isdisjoint(used) else (module, export.ordinal)
+    text, ordinal = (encode(own), 0) if _CALLS.isdisjoint(used) else (whole(), export.ordinal)
     return Recipe(
         name="vmvx_kernels",
         title=f"kernel '{export.name}' of executable '{executable.name}'",
         generator="jitree.loaders.vmvx.build:generate",
         seconds=START_SECONDS + _seconds(own, used),
-        data=(encode(source), array("i", (ordinal, keeps)).tobytes()),
+        data=(text, array("i", (ordinal, keeps)).tobytes()),
     )
 
 
