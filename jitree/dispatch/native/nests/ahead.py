@@ -7,7 +7,7 @@ than into the first:
 
 * *Streams*: rows whose pieces are loaded once, as of a matrix that meets one row. Asked for is the same piece
   of a row some iterations later; after the last one follows the next piece of the first rows.
-* *Pieces*: such rows that few tiles share. Each tile asks for other lines of the next piece's rows.
+* *Pieces*: such rows that few tiles share. Each tile asks for other lines of a later piece's rows.
 * *Filters*: elements that all lanes share, in a row along the reduction for each iteration of the tiled loop.
   Asked for is what lies in rows of the next tile where this iteration's lies, in one row after the other: 16
   iterations load a line of each row, and ask for one of each.
@@ -31,6 +31,8 @@ ROWS_AHEAD: Final = 64
 """Iterations from one that loads a piece of a stream to the one whose piece it asks for."""
 LEAST_BYTES: Final = 24 << 10
 """Of what is asked for: the first-level cache has hardly room for more."""
+PIECES_AHEAD: Final = 2
+"""Pieces from one that few tiles share to the one that they ask for: the next one comes too soon."""
 FEW: Final = 8
 """Tiles that share a piece, at most: in the time of more, what is waited for is little."""
 LEAST_DEPTH: Final = 16
@@ -154,7 +156,7 @@ class Requests:
                     writer.prefetch(writer.at(kind, place, distance))
 
     def _ask_piece(self, region: NestRegion, load: ElementAccess) -> None:
-        """Asks for some lines of this row in the next piece: the other tiles ask for the others."""
+        """Asks for some lines of this row in a later piece: the other tiles ask for the others."""
         plan, writer, kind = self._plan, self._writer, ELEMENT_LLVM[load.element]
         assert plan.tiled is not None
         lanes, width = plan.lanes * plan.vectors, LINE_BYTES // load.bytes
@@ -162,7 +164,7 @@ class Requests:
         together = -(-lines // _tiles(plan, plan.tiled))
         tile = writer.let(f"udiv i64 {region.counters[plan.tiled]}, {plan.copies}")
         tile = writer.intrinsic("smin", "i64", 1, [tile, str(-(-lines // together) - 1)])
-        place = writer.at(kind, self._memory.pointer(region, load, {}), lanes)
+        place = writer.at(kind, self._memory.pointer(region, load, {}), PIECES_AHEAD * lanes)
         place = writer.at(kind, place, writer.let(f"mul i64 {tile}, {together * width}"))
         for line in range(together):
             writer.prefetch(writer.at(kind, place, line * width))

@@ -47,7 +47,7 @@ class Plan(NamedTuple):
     streamed: tuple[Value, ...] = ()
     """Loads of pieces of long rows that come from memory once: those of later iterations are asked for."""
     pieces: tuple[Value, ...] = ()
-    """Loads of pieces of long rows that few tiles share: the next piece is asked for."""
+    """Loads of pieces of long rows that few tiles share: a later piece is asked for."""
     filters: tuple[Value, ...] = ()
     """Loads that lanes share, of rows along the last reduction: those of the next tile are asked for."""
     block: int = 0

@@ -76,7 +76,10 @@ def test_pieces_of_rows_that_few_tiles_share_are_asked_for(
     function = program([Level(rows), Level(columns), Level(20)], product(columns, (20, 1)))
     nest = only_nest(function)
     assert bool(nest.plan.pieces) == asked
-    assert not asked or ASKS in Compiled(nest).text
+    if asked:
+        text, plan = Compiled(nest).text, nest.plan
+        assert ASKS in text
+        assert f"i64 {ahead.PIECES_AHEAD * plan.lanes * plan.vectors}\n" in text
     check(function)
 
 
