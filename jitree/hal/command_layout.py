@@ -194,7 +194,7 @@ class Functions(MemoryRecord):
 
     memmove: i64
     memset: i64
-    park: i64  # these five: `base.platform.address_for_threads`
+    park: i64  # these five: `base.platform.FUNCTIONS`
     give_way: i64
     running_on: i64
     place_thread: i64

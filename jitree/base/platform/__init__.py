@@ -277,20 +277,14 @@ def address_of_function(name: str) -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-_OF_THREADS: Final = {
+FUNCTIONS: Final = {
     "park": "syscall",
     "give_way": "sched_yield",
     "running_on": "sched_getcpu",
     "place_thread": "sched_setaffinity",
     "this_thread": "pthread_self",
 }
-
-
-def address_for_threads(name: str) -> int:
-    """Finds a C function: of threads by what it does, others by name.
-
-    What the system lacks does nothing."""
-    return address_of_function(_OF_THREADS.get(name, name)) or address_of_function("labs")
+"""C functions that machine code calls, by what they do; others have their own names."""
 
 
 def open_library(path: str) -> ctypes.CDLL:
