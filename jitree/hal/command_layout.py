@@ -194,7 +194,7 @@ class Functions(MemoryRecord):
 
     memmove: i64
     memset: i64
-    park: i64  # these five: `base.platform.addresses_for_threads`
+    park: i64  # these five: `base.platform.FUNCTIONS`
     give_way: i64
     running_on: i64
     place_thread: i64
@@ -280,7 +280,7 @@ FAILED_INTERRUPTED: Final = 3
 
 
 class Share(MemoryRecord):
-    """Divides a row. The chunks of all rows between two barriers are numbered in one sequence."""
+    """Divides a row: the chunks of all rows between two barriers are numbered in one sequence."""
 
     chunk: i64  # number of the row's first chunk in its group
     chunk_size: i64  # parts of workgroups, or bytes

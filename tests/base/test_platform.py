@@ -154,7 +154,7 @@ def test_as_on_macos(program: str, machine: str, said: list[str]) -> None:
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "JITREE_TEST_MACHINE": machine}
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=120,
+        cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     place = 0
@@ -178,7 +178,7 @@ with jitree.Session("local-sync", tier="plain") as session:
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "JITREE_TEST_MACHINE": "arm64"}
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=120,
+        cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert done.stdout == "refused\n", done.stderr
 

@@ -168,7 +168,7 @@ def processor_with(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     flags = LEVELS[level][1]
     real: Callable[[str], frozenset[str]] = processor.words
     monkeypatch.setattr(processor, "words", lambda name: flags if name == "flags" else real(name))
-    table = environment.CpuData(processor.read_features(processor.X86_64, flags.__contains__))
+    table = environment.CpuData(processor.known_features())
     for user in (environment, processor_needs):
         monkeypatch.setattr(user, "host_cpu_data", lambda: table)
     on(monkeypatch, "x86_64")

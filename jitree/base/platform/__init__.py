@@ -14,7 +14,7 @@ import ctypes
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, partial
 from operator import call
 from typing import TYPE_CHECKING, Any, Final
@@ -277,21 +277,14 @@ def address_of_function(name: str) -> int:
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-_OF_THREADS: Final = {
+FUNCTIONS: Final = {
     "park": "syscall",
     "give_way": "sched_yield",
     "running_on": "sched_getcpu",
     "place_thread": "sched_setaffinity",
     "this_thread": "pthread_self",
 }
-
-
-def addresses_for_threads(names: Iterable[str]) -> list[int]:
-    """Finds C functions: of threads by what they do, others by name.
-
-    What the system lacks does nothing."""
-    functions = [getattr(C_LIBRARY, _OF_THREADS.get(name, name), C_LIBRARY.labs) for name in names]
-    return [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
+"""C functions that machine code calls, by what they do; others have their own names."""
 
 
 def open_library(path: str) -> ctypes.CDLL:

@@ -243,17 +243,14 @@ def known_features() -> dict[str, tuple[str, bool]]:
     """Says of each extension its bit, and whether this processor has it.
 
     By LLVM's names; nothing on an architecture without rows."""
+    present: Callable[[str], bool]
+    table = {"x86_64": X86_64, "aarch64": ARM_64, "riscv64": RISCV_64}.get(platform.MACHINE, "")
     if platform.MACHINE == "x86_64":
-        return read_features(X86_64, words("flags").__contains__)
-    if platform.MACHINE == "aarch64":
-        return read_features(ARM_64, has_capability)
-    if platform.MACHINE == "riscv64":
-        return read_features(RISCV_64, _riscv_extensions(words("isa")).__contains__)
-    return {}
-
-
-def read_features(table: str, present: Callable[[str], bool]) -> dict[str, tuple[str, bool]]:
-    """Reads a table; ``present``: whether the processor has what the system calls so."""
+        present = words("flags").__contains__
+    elif platform.MACHINE == "riscv64":
+        present = _riscv_extensions(words("isa")).__contains__
+    else:
+        present = has_capability
     fields = table.split()
     rows = zip(fields[0::3], fields[1::3], fields[2::3], strict=True)
     return {name: (bit, present(source)) for name, bit, source in rows}

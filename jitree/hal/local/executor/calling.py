@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from jitree.base.platform import addresses_for_threads
+from jitree.base.platform import C_LIBRARY, FUNCTIONS
 from jitree.base.stop_word import STOP, count_by
 from jitree.codegen.record import size_of, words_of
 from jitree.errors import pass_interruption
@@ -42,7 +42,9 @@ FIRST_LOOK_TICKS: Final = 1 << 22
 def _library_functions() -> array[int]:
     """A Functions record."""
     names = (*tuple(vars(_NAMED))[:LOOK_IN], "labs")  # which does nothing, as for what the system lacks
-    return array("q", (*addresses_for_threads(names), 0, FIRST_LOOK_TICKS, STOP))
+    found = (getattr(C_LIBRARY, FUNCTIONS.get(name, name), C_LIBRARY.labs) for name in names)
+    pointers = (ctypes.cast(function, ctypes.c_void_p) for function in found)
+    return array("q", (*(pointer.value or 0 for pointer in pointers), 0, FIRST_LOOK_TICKS, STOP))
 
 
 FUNCTION_TABLE: Final = _library_functions()
