@@ -280,7 +280,7 @@ FAILED_INTERRUPTED: Final = 3
 
 
 class Share(MemoryRecord):
-    """Divides a row: the chunks of all rows between two barriers are numbered in one sequence."""
+    """Divides a row. The chunks of all rows between two barriers are numbered in one sequence."""
 
     chunk: i64  # number of the row's first chunk in its group
     chunk_size: i64  # parts of workgroups, or bytes

@@ -192,9 +192,9 @@ def has_capability(source: str) -> bool:
 
 
 # One row per extension: LLVM's name, its bit in the first of the words that executables are given (``-``: no
-# executable asks for it; compilers make its instructions), and what the system calls it. Linux says what x86-64
-# and RISC-V have in words of ``/proc/cpuinfo``, and what an AArch64 has in bits of two words; macOS answers
-# questions by name.
+# executable asks for it; compilers make its instructions), and what the system calls it. Linux says what
+# x86-64 and RISC-V have in words of ``/proc/cpuinfo``, and what an AArch64 has in bits of two words; macOS
+# answers questions by name.
 
 X86_64: Final = """
     sse3 0 pni                  ssse3 1 ssse3               sse4.1 2 sse4_1
