@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from jitree.codegen import image
 from jitree.codegen.record import atomic_load
 from jitree.hal.command_layout import KernelEntry
 from jitree.hal.local import event_log
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.loaders.vmvx import native
-from jitree.loaders.vmvx.kernels import KernelEnvironment
+from jitree.loaders.vmvx.kernels import SPANS, KernelEnvironment
 from tests.loaders.vmvx.cut_programs import compiled
 from tests.loaders.vmvx.test_packed import product
 from tests.sizes import FILES, PACKAGE
@@ -102,11 +103,11 @@ def test_code_is_shown_after_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> N
         assert own._records is not None
         entry = KernelEntry(own._records.buffer_info()[0] + 8 * ordinal * native._ENTRY_WORDS)
         environment = KernelEnvironment(entry.environment)
-        spans = native.image.get(native.SPANS)
+        spans = image.get(SPANS)
         is_shown = spans is not None and atomic_load(entry.code) == spans.addresses["run_span"]
         seen.append((environment.workgroup != 0, is_shown, entry.parts > 1))
 
-    def watched(own: native.CompiledKernels, ordinal: int, ready: native.image.Image | None) -> None:
+    def watched(own: native.CompiledKernels, ordinal: int, ready: image.Image | None) -> None:
         kernels.append((own, ordinal))
         use(own, ordinal, ready)
 

@@ -42,9 +42,13 @@ def false(kind: type) -> Any:
     """An object that says that it is of a class, and has nothing of it."""
 
     class False_:
-        __class__ = property(lambda self: kind)  # type: ignore[assignment]
+        __class__ = property(lambda self: kind)
 
     return False_()
+
+
+def _making(call: Callable[[Any], object]) -> Callable[[Session, Any], object]:
+    return lambda session, value: call(value)
 
 
 def _taking(option: str) -> Callable[[Session, Any], object]:
@@ -52,7 +56,8 @@ def _taking(option: str) -> Callable[[Session, Any], object]:
 
 
 def _listing(option: str) -> Callable[[Session, Any], object]:
-    return lambda session, value: Session("local-sync", **{option: [value]}).close()
+    taking = _taking(option)
+    return lambda session, value: taking(session, [value])
 
 
 def _with_parameters(make: Callable[[Any], Any]) -> Callable[[Session, Any], object]:
@@ -61,7 +66,7 @@ def _with_parameters(make: Callable[[Any], Any]) -> Callable[[Session, Any], obj
 
 WAYS: dict[str, Callable[[Session, Any], object]] = {
     **CALLS,
-    **{name: lambda session, value, call=call: call(value) for name, call in CONSTRUCTORS.items()},
+    **{name: _making(call) for name, call in CONSTRUCTORS.items()},
     **{f"{option}=": _taking(option) for option in OPTIONS},
     **{f"{option}=[]": _listing(option) for option in OPTIONS},
     "parameter": _with_parameters(lambda value: {"a": value}),
@@ -110,7 +115,7 @@ def test_what_callers_raise_stays_theirs(session: Session) -> None:
     """Also where an argument has a false class, which is not why."""
 
     class Failing:
-        __class__ = property(lambda self: jitree.Array)  # type: ignore[assignment]
+        __class__ = property(lambda self: jitree.Array)
 
         @property
         def fence(self) -> None:

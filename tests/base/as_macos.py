@@ -109,7 +109,7 @@ _THERE: Final[dict[str, Callable[..., Any]]] = {
 
 class _Library(ctypes.CDLL):
     def __getattr__(self, name: str) -> Any:
-        if self._name is None and name in _THERE:
+        if not self._name and name in _THERE:
             return _THERE[name]
         if _NOT_THERE.match(name):
             raise AttributeError(name)

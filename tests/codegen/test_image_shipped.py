@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,15 +114,15 @@ def test_code_that_has_changed_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_files_of_a_checkout_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_stamp, "_PACKAGE", tmp_path)
-    stamp, looked, line = tmp_path / "stamp.txt", list[str](), build_stamp.line
+    stamp, line = tmp_path / "stamp.txt", Mock(wraps=build_stamp.line)
     (tmp_path / "types.py").write_text("x = 1")
     stamp.write_text(build_stamp.text(""))
     for path in (tmp_path / "types.py", stamp):
         os.utime(path, (1e9, 1e9))
-    monkeypatch.setattr(build_stamp, "line", lambda name: looked.append(name) or line(name))
+    monkeypatch.setattr(build_stamp, "line", line)
     assert not build_stamp.changed_since(stamp)
     assert not build_stamp.changed_since(stamp)
-    assert looked == ["types.py"]
+    line.assert_called_once_with("types.py")
     (tmp_path / "types.py").write_text("x = 2")
     assert build_stamp.changed_since(stamp) and build_stamp.changed_since(stamp), "until it is stamped"
 

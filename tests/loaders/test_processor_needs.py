@@ -95,7 +95,7 @@ def test_each_feature_that_compilers_state_has_a_row(architecture: str) -> None:
 
 def test_features_with_instructions_are_asked_of_the_processor() -> None:
     """Of one that is not asked nothing is refused."""
-    tables = {X86: environment._X86_64, ARM: environment._ARM_64}
+    tables = {X86: processor.X86_64, ARM: processor.ARM_64}
     for architecture, text in tables.items():
         asked = set(text.split()[0::3])
         assert {name for name, row in features(architecture).items() if row.instructions} <= asked
@@ -104,7 +104,7 @@ def test_features_with_instructions_are_asked_of_the_processor() -> None:
 def test_the_processor_itself_is_asked_for_all_that_its_system_is() -> None:
     """Where the system says nothing: a feature that is not asked for would be missing."""
     asked = {word for word in processor._FLAGS.split() if word[0].isalpha()}
-    assert set(environment._X86_64.split()[2::3]) <= asked
+    assert set(processor.X86_64.split()[2::3]) <= asked
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from jitree.base import cancel_scopes
 from jitree.codegen.image import keys
 from jitree.codegen.image.flat import hashed, parts_of
 from jitree.dispatch import variants
+from jitree.dispatch.native.source import from_program
 from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, recipes
 from jitree.modules.io_parameters.agreement import KERNEL, operation, words_of
@@ -118,7 +119,7 @@ def test_a_module_of_many_functions_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     module = Assembler("many")
     for number in range(250):
         module.function(f"f{number}", "0i_i", "return [%i0]")
-    described = Mock(wraps=variants.from_program)
+    described = Mock(wraps=from_program)
     monkeypatch.setattr(variants, "from_program", described)
     with jitree.Session("local-sync", tier="fast") as session:
         text = repr(session.load(module.build()))

@@ -1,4 +1,4 @@
-"""Asks the system for pages, makes them code, and finds C functions: what differs between systems.
+"""Asks the system for pages, makes them code, and finds C functions.
 
 This folder is the one place that names Linux and macOS, their calls and their files; all other parts ask it.
 Names of the C library that a system lacks are looked for, rather than the system's own name.
@@ -186,7 +186,7 @@ class Mapping:
 
 
 class SwitchedMapping(Mapping):
-    """Pages of code where threads switch between writing and running all of it: macOS on arm64.
+    """Maps code that threads switch between writing and running: macOS on arm64.
 
     Its bytes are kept aside until they are published, so that no thread is switched for longer than the copy
     takes: it may run other code at any time. Nobody has run this on such a machine; it is what Apple's

@@ -1,4 +1,6 @@
-"""Confines this process for good: limits of the system, and no system calls but those that computing takes.
+"""Confines this process for good.
+
+The system limits it, and it makes no system calls but those that computing takes.
 
 The filter is a program for the kernel's packet filter (seccomp(2)): it compares the number of a call with a
 list, and what is not in the list fails with EPERM. New threads may be made, new processes not.

@@ -37,7 +37,7 @@ _MOST_WAKES: Final = 4096
 
 
 class Parking:
-    """Parks a thread of Python until it is woken: by an eventfd, or a pipe where there is none."""
+    """Parks a thread of Python until it is woken, by eventfd or pipe."""
 
     def __init__(self) -> None:
         if hasattr(os, "eventfd"):

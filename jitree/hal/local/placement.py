@@ -1,6 +1,7 @@
-"""Places workers on processors by what the system says of these: nodes, cores, caches, speed.
+"""Places workers on processors by what the system says of these.
 
-Without a wish the workers of a device are placed nowhere, and this is not imported.
+That is nodes, cores, caches and speed. Without a wish the workers of a device are placed nowhere, and this is
+not imported.
 """
 
 from __future__ import annotations
