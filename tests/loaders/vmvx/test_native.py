@@ -289,15 +289,12 @@ def test_a_worker_context_is_idle_for_others_when_machine_code_sees_it(
 
     other = threading.Thread(target=ask)
 
-    class Publishing:
-        def __enter__(self) -> None:
-            other.start()
-            other.join(0.2)
+    def publish() -> None:
+        monkeypatch.undo()
+        other.start()
+        other.join(0.2)
 
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(compiled, "_publishing", Publishing())
+    monkeypatch.setattr(native, "order_stores", publish)
     assert compiled._add_context()
     other.join()
     assert seen == [[2]]
