@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -18,7 +18,7 @@ from weakref import ref
 from jitree import errors
 from jitree.api.calls.refusal import describe, listed
 from jitree.api.executables import create_loaders
-from jitree.api.load_order import parse_reference
+from jitree.api.load_order import explained, parse_reference
 from jitree.base.arguments import shown
 from jitree.base.cancel_scopes import Scope, require_going_on
 from jitree.base.finalizers import Finalizer
@@ -197,17 +197,23 @@ class Sandbox:
         require_going_on()
         return module
 
+    def refuses(self, format: str) -> bool:
+        """Whether it is the sandbox that keeps executables of a format from running."""
+        return True
+
     @contextmanager
-    def registering(self, loaded: Iterable[ModuleLike]) -> Iterator[None]:
+    def registering(self, devices: Sequence[Device], loaded: Sequence[ModuleLike]) -> Iterator[None]:
         """A block that registers modules. PERMISSION_DENIED for those with native executables only."""
         self._refusing.asked.clear()
         try:
-            yield
+            with explained(devices, loaded):
+                yield
         except (errors.IncompatibleError, errors.UnavailableError) as error:
-            if self._refusing.asked:
+            asked = [*filter(self.refuses, self._refusing.asked)]
+            if asked:
                 names = ", ".join(f"'{module.name}'" for module in loaded)
                 raise errors.PermissionDeniedError(
-                    f"module {names} has executables of {' and '.join(self._refusing.asked)} and none that a "
+                    f"module {names} has executables of {' and '.join(asked)} and none that a "
                     f"sandbox may run: {self.why_refused}",
                     *error.contexts,
                 ) from error

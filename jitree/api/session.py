@@ -323,7 +323,7 @@ class Session(Observable, Finalized, Remade):
         if self._preference is not None:
             loaded = [self._preference.chosen(self, module) for module in loaded]
         names = [module.name for module in (*present, *loaded)]
-        with load_order.explained(self._devices, loaded) if sandbox is None else sandbox.registering(loaded):
+        with (load_order.explained if sandbox is None else sandbox.registering)(self._devices, loaded):
             builtins = load_order.builtins_for(self, self._builtins, loaded, names)
             self._context.register([*builtins, *load_order.ordered(loaded)])
         modules = tuple(Module(self, module) for module in loaded)

@@ -2,7 +2,8 @@
 
 Code is read by functions: from where one is known to begin, one instruction after the other, to where it
 ends. Behind that may lie data, or functions that are called only where the processor has what they need; so
-neither is taken for what the code needs. Bytes that are no instruction end a function, too.
+neither is taken for what the code needs. Bytes that are no instruction end a function, too. What a function
+calls or goes on with by an instruction that names the place is a function, too.
 
 Lengths and encodings of x86: Intel's manual, volume 2, chapter 2 and "Opcode Map"; of Arm: DDI 0487, C4.1.
 :mod:`jitree.loaders.instruction_tables` has what is known of opcodes.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from jitree.codegen.primitives import load8, load32, load64
+from jitree.codegen.primitives import load8, load32, load64, store8, store64
 from jitree.codegen.record import MemoryRecord
 
 if TYPE_CHECKING:
@@ -32,10 +33,17 @@ class CodeScan(MemoryRecord):
     sizes: i64  # of a byte for each ModRM byte: how many bytes it and what it asks for are
     rules: i64  # of i32 each, as forms: the first of its conditions, 0 = none
     conditions: i64  # of i64 each
-    count: i64  # of functions
+    known: i64  # of a bit for each byte of the code: whether the function that begins there was found
+    waiting: i64  # of i64 each: where those begin that are to be read
+    most: i64  # that can wait
+    count: i64  # of functions in starts
     wanted: i64  # bits of the features that are looked for
     found: i64  # what comes out: those that code needs
     seen: i64  # … the bytes that were read
+    listed: i64  # how many of starts were taken
+    waits: i64  # how many functions wait
+    begin: i64  # of the function that is read, its address
+    end: i64  # … and that of the next one in starts
 
 
 FORM_CONSTANT: Final = 15
@@ -82,6 +90,7 @@ FEATURE: Final = 20
 """The bit where the number of the feature begins."""
 
 MOST_PREFIXES: Final = 14
+CALL: Final = 0xE8
 NO_MEMORY: Final = 192
 """From this on a ModRM byte names registers alone."""
 
@@ -91,18 +100,56 @@ FLOW_TEST: Final = 3
 FLOW_RETURN: Final = 4
 FLOW_TRAP: Final = 5
 FLOW_UNDEFINED: Final = 6
+FLOW_CALL: Final = 7
 """What the first byte of a word of Arm may be the beginning of."""
 
 
 def scan_opcodes(scan: CodeScan) -> int:
     """Those of the features wanted that functions of x86-64 need."""
-    index = 0
-    while index < scan.count and scan.found != scan.wanted:
-        start = load64(scan.starts + 8 * index)
-        end = read_opcodes(scan, scan.code + start, scan.code + load64(scan.starts + 8 * index + 8))
-        scan.seen += end - scan.code - start
-        index += 1
+    while scan.found != scan.wanted and next_function(scan):
+        scan.seen += read_opcodes(scan, scan.begin, scan.end) - scan.begin
     return scan.found
+
+
+def next_function(scan: CodeScan) -> bool:
+    """Takes one that was not read: of those listed, then of those that others call."""
+    size = load64(scan.starts + 8 * scan.count)
+    if scan.listed < scan.count:
+        at = scan.starts + 8 * scan.listed
+        scan.listed += 1
+        start = load64(at)
+        end = load64(at + 8)
+    else:
+        if scan.waits == 0 or scan.seen > 2 * size:  # code of functions one inside the other
+            return False
+        scan.waits -= 1
+        start = load64(scan.waiting + 8 * scan.waits)
+        low = 0
+        high = scan.count
+        while low < high:
+            middle = low + high >> 1
+            if load64(scan.starts + 8 * middle) > start:
+                high = middle
+            else:
+                low = middle + 1
+        end = load64(scan.starts + 8 * low)
+    scan.begin = scan.code + start
+    scan.end = scan.code + end
+    return True
+
+
+def follow(scan: CodeScan, target: int) -> None:
+    """Has a function read that another one calls, once."""
+    start = target - scan.code
+    if start < 0 or start >= load64(scan.starts + 8 * scan.count) or scan.waits >= scan.most:
+        return
+    place = scan.known + (start >> 3)
+    bits = load8(place)
+    bit = 1 << (start & 7)
+    if bits & bit == 0:
+        store8(place, bits | bit)
+        store64(scan.waiting + 8 * scan.waits, start)
+        scan.waits += 1
 
 
 def read_opcodes(scan: CodeScan, at: int, end: int) -> int:
@@ -110,6 +157,7 @@ def read_opcodes(scan: CodeScan, at: int, end: int) -> int:
     forms = scan.forms
     sizes = scan.sizes
     rules = scan.rules
+    begin = at
     reach = at
     while at < end:
         start = at
@@ -233,6 +281,11 @@ def read_opcodes(scan: CodeScan, at: int, end: int) -> int:
                 target = at + signed(load8(at - 1), 8)
             elif form & FORM_CONSTANT == 4:
                 target = at + load32(at - 4)
+                if byte == CALL:
+                    follow(scan, target)
+                    continue
+                if target < begin or target >= end:
+                    follow(scan, target)
             if target > reach and target < end:
                 reach = target
             if at > reach and leaves(space, byte, modrm):
@@ -266,17 +319,14 @@ def note(scan: CodeScan, rule: int, has: int) -> None:
 
 def scan_words(scan: CodeScan) -> int:
     """As :func:`scan_opcodes`, of AArch64."""
-    index = 0
-    while index < scan.count and scan.found != scan.wanted:
-        start = load64(scan.starts + 8 * index)
-        end = read_words(scan, scan.code + start, scan.code + load64(scan.starts + 8 * index + 8))
-        scan.seen += end - scan.code - start
-        index += 1
+    while scan.found != scan.wanted and next_function(scan):
+        scan.seen += read_words(scan, scan.begin, scan.end) - scan.begin
     return scan.found
 
 
 def read_words(scan: CodeScan, at: int, end: int) -> int:
     """Reads a function up to its end, or another one's beginning; gives where it ends."""
+    begin = at
     reach = at
     while at + 3 < end:
         word = load32(at) & 0xFFFFFFFF
@@ -286,13 +336,15 @@ def read_words(scan: CodeScan, at: int, end: int) -> int:
         flow = load8(scan.forms + (word >> 24))
         if flow != 0:
             target = 0
-            if flow == FLOW_JUMP:
+            if flow == FLOW_CALL or flow == FLOW_JUMP:  # noqa: SIM109
                 target = at + 4 * signed(word & 0x3FFFFFF, 26)
+                if flow == FLOW_CALL or target < begin or target >= end:
+                    follow(scan, target)
             elif flow == FLOW_CONDITION:
                 target = at + 4 * signed(word >> 5 & 0x7FFFF, 19)
             elif flow == FLOW_TEST:
                 target = at + 4 * signed(word >> 5 & 0x3FFF, 14)
-            if target > reach and target < end:
+            if target > reach and target < end and flow != FLOW_CALL:
                 reach = target
             if at >= reach and leaves_by(flow, word):
                 return at + 4

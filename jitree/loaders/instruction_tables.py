@@ -38,8 +38,8 @@ _OPCODES: Final = {
     scan.LEGACY: """00-03m 04b 05z 08-0bm 0cb 0dz 0fE 10-13m 14b 15z 18-1bm 1cb 1dz 20-23m 24b 25z 26p 28-2bm
         2cb 2dz 2ep 30-33m 34b 35z 36p 38-3bm 3cb 3dz 3ep 40-4fx 50-5f. 62V 63m 64-67p 68z 69mz 6ab 6bmb
         6c-6f. 70-7fjb 80mb 81mz 83mb 84-8em 8fX 90-99. 9b-9f. a0-a3o a4-a7. a8b a9z aa-af. b0-b7b b8-bfv
-        c0-c1mb c2jw c3j c43 c52 c6mb c7mz c8wb c9. cajw cb-ccj cdb cfj d0-d3m d8-dfm e0-e3jb e4-e7b e8r
-        e9jr ebjb ec-ef. f0p f1. f2-f3p f4j f5. f6t f7T f8-fd. fem ffjm""",
+        c0-c1mb c2jw c3j c43 c52 c6mb c7mz c8wb c9. cajw cb-ccj cdb cfj d0-d3m d8-dfm e0-e3jb e4-e7b
+        e8-e9jr ebjb ec-ef. f0p f1. f2-f3p f4j f5. f6t f7T f8-fd. fem ffjm""",
     scan.LEGACY + 1: """00-03m 05-09. 0bj 0dm 0e. 0fmb 10-1fm 20-23m 28-2fm 30-35. 37. 40-6fm 70-73mb 74-76m
         77. 78-7fm 80-8fjr 90-9fm a0-a2. a3m a4mb a5m a8-aa. abm acmb ad-b9m bamb bb-c1m c2mb c3m c4-c6mb
         c7m c8-cf. d0-ffm""",
@@ -54,6 +54,7 @@ _OPCODES: Final = {
 _FLOWS: Final = (
     (scan.FLOW_UNDEFINED, "00"), (scan.FLOW_JUMP, "14 15 16 17"), (scan.FLOW_TEST, "36 37 b6 b7"),
     (scan.FLOW_CONDITION, "34 35 54 b4 b5"), (scan.FLOW_TRAP, "d4"), (scan.FLOW_RETURN, "d6"),
+    (scan.FLOW_CALL, "94 95 96 97"),
 )  # fmt: skip
 """First bytes of words."""
 _SPAN: Final = re.compile(r"(\w\w)(?:-(\w\w))?(.*)")
@@ -203,6 +204,8 @@ def _arm_rules(rows: Iterable[tuple[str, ...]]) -> tuple[npt.NDArray[np.int32], 
 _FUNCTION: Final = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 _ENTRIES: Final = {X86: scan.scan_opcodes, ARM: scan.scan_words}
 _WORDS: Final = words_of(scan.CodeScan)
+_SHORTEST: Final = 16
+"""Bytes of a function, as compilers put them into their places. Of many shorter ones not all are read."""
 
 
 def needed(
@@ -217,9 +220,16 @@ def needed(
         return frozenset()
     ends = np.append(starts, len(code) - scan.PADDING)
     record = np.zeros(size_of(scan.CodeScan) // 8, np.int64)
+    known = np.zeros(len(code) // 8 + 1, np.uint8)
+    np.bitwise_or.at(known, starts >> 3, (1 << (starts & 7)).astype(np.uint8))
+    waiting = np.empty(len(code) // _SHORTEST + 1, np.int64)
     record[_WORDS.count] = len(starts)
+    record[_WORDS.most] = len(waiting)
     record[_WORDS.wanted] = (1 << len(read.names)) - 1
-    memory = (np.frombuffer(code, np.uint8), ends, read.forms, read.sizes, read.rules, read.conditions)
+    memory = (
+        np.frombuffer(code, np.uint8), ends, read.forms, read.sizes, read.rules, read.conditions, known,
+        waiting,
+    )  # fmt: skip
     record[: len(memory)] = list(map(address_of, memory))
     found = _entry(architecture)(address_of(record))
     return frozenset(name for number, name in enumerate(read.names) if found >> number & 1)

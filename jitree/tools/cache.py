@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import jitree
@@ -17,8 +19,8 @@ from jitree.codegen.image.batch import ImageBatch
 from jitree.codegen.image.builder import UNLIMITED
 from jitree.codegen.image.cache import kept_in, place
 from jitree.codegen.image.contents import packed
-from jitree.codegen.image.flat import key_of
-from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
+from jitree.codegen.image.flat import OUTPUT, key_of
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, StatusError, UnavailableError
 from jitree.tools.flags import ParsedFlags, command, flag_set, run_subcommand
 from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
@@ -166,7 +168,7 @@ def pack_main(flags: ParsedFlags) -> int:
     arithmetic = flags.text("arithmetic")
     modules = [BytecodeModule.load(path) for path in paths]
     recipes = [recipe for module in modules for recipe in recipes_of(module, arithmetic)]
-    made = {level: _built(recipes, level) for level in levels}
+    made = {level: _built(recipes, level, f"{output}.log") for level in levels}
     data = packed(jitree.__version__, [identity(module, arithmetic) for module in modules], made)
     if len(data) > LARGEST:
         raise ResourceExhaustedError(
@@ -180,6 +182,21 @@ def pack_main(flags: ParsedFlags) -> int:
     return 0
 
 
+@contextmanager
+def _keeping(log: str) -> Iterator[None]:
+    """A block in a folder that goes away: the output of a builder that fails there is written to ``log``."""
+    try:
+        yield
+    except UnavailableError as error:
+        reason, output, path = error.message.partition(OUTPUT)
+        if output:
+            error.message = reason
+            with suppress(StatusError):  # its folder is not there, or full
+                private_files.write_file(log, cache.read(os.path.basename(path).removesuffix(")")) or b"")
+                error.message = f"{reason}{OUTPUT}{log})"
+        raise
+
+
 def _levels(text: str) -> Iterator[str]:
     """Names of kinds of processors; an empty name stands for this machine's processor."""
     for name in dict.fromkeys(text.split(",")):
@@ -191,9 +208,9 @@ def _levels(text: str) -> Iterator[str]:
         yield name
 
 
-def _built(recipes: Sequence[Recipe], level: str) -> Mapping[bytes, bytes]:
-    """Builds the files of a cache with these alone, by key."""
-    with tempfile.TemporaryDirectory(prefix="jitree-pack-") as folder, kept_in(folder):
+def _built(recipes: Sequence[Recipe], level: str, log: str) -> Mapping[bytes, bytes]:
+    """Builds the files of a cache with these alone, by key. ``log``: see :func:`_keeping`."""
+    with tempfile.TemporaryDirectory(prefix="jitree-pack-") as folder, kept_in(folder), _keeping(log):
         if place().refusal:
             raise UnavailableError(f"{place().reason}; TMPDIR may name another place")
         files: dict[str, bytes] = {}

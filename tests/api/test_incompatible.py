@@ -58,6 +58,18 @@ def test_modules_for_aarch64(file: str, kind: type[StatusError], session: Sessio
 
 
 @on_x86_64
+@pytest.mark.parametrize("file", ["programs/arithmetic.vmfb", "releases/families-20240129.785.vmfb"])
+def test_the_process_sandbox_tells_the_same(file: str, session: Session) -> None:
+    """Nothing here runs them: another way to link would not help."""
+    told = []
+    for each in (session, Session("local-sync", sandbox="process")):
+        with each, pytest.raises(StatusError) as raised:
+            each.load(FOR_AARCH64 / file)
+        told.append((raised.value.code, raised.value.message.replace(session.device.id, "local-sync")))
+    assert told[0] == told[1] and TOLD.format(device="local-sync") in told[0][1]
+
+
+@on_x86_64
 @pytest.mark.parametrize("command", ["run", "benchmark", "debug", "diff", "report", "reduce"])
 def test_commands_with_a_module_for_aarch64(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

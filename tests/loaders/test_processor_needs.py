@@ -21,9 +21,10 @@ from jitree.codegen import image
 from jitree.errors import FailedPreconditionError
 from jitree.hal.executable import prepared_executables
 from jitree.loaders import environment, instruction_tables, processor_needs
-from jitree.loaders.code_scan import PADDING
+from jitree.loaders.code_scan import PADDING, CodeScan
 from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import ARCHITECTURES, host_architecture
+from jitree.loaders.environment import host_cpu_data
 from jitree.loaders.instruction_tables import ARM, RECIPE, X86, features, needed
 from jitree.tools.main import dispatch
 from jitree.vmfb.decode import BytecodeModule
@@ -125,11 +126,23 @@ def test_the_processor_itself_is_asked_for_all_that_its_system_is() -> None:
         ("488d0562f16c48" + RETURN, (0,), ""),
         ("48b8" + WIDE + "0000" + RETURN, (0,), ""),
         (WIDE, (), ""),
+        ("e801000000" + RETURN + WIDE + RETURN, (0,), "avx512f"),
+        ("e801000000" + RETURN + "c5f858d9" + "e801000000" + RETURN + WIDE + RETURN, (0,), "avx avx512f"),
+        (WIDE + RETURN + "e8f4ffffff" + RETURN, (7,), "avx512f"),
+        (WIDE + RETURN + "e9f4ffffff", (7,), "avx512f"),
+        (WIDE + RETURN + "0f84f3ffffff" + RETURN, (7,), "avx512f"),
+        ("e802000000" + RETURN + RETURN + WIDE, (0, 6), "avx512f"),
+        ("e806000000" + RETURN + "9090909090" + "e8f0ffffff" + WIDE + RETURN, (0,), "avx512f"),
+        ("e8fbffffff" + RETURN + WIDE, (0,), ""),
+        ("e800010000" + RETURN + "e8000100ff" + RETURN + WIDE, (0, 6), ""),
     ],
     ids=[
         "behind the end", "jumped to", "jumped to from far", "jump to the next", "jump by a register", "call",
         "jump out", "trap", "unknown byte", "before an unknown byte", "function behind an unknown byte",
         "known places alone", "in a distance", "in a constant", "no function",
+        "called", "called by what is called", "called before it", "jumped to before it",
+        "jumped to before it if", "called behind another one", "calls of one another", "calls itself",
+        "call out",
     ],
 )  # fmt: skip
 def test_code_is_read_by_functions(code: str, starts: tuple[int, ...], needs: str) -> None:
@@ -151,14 +164,41 @@ def test_code_is_read_by_functions(code: str, starts: tuple[int, ...], needs: st
         ("200020d4" + SCALABLE, (0,), ""),
         (ARM_RETURN + SCALABLE, (0, 4), "sve"),
         (SCALABLE[:-2], (0,), ""),
+        ("02000094" + ARM_RETURN + SCALABLE + ARM_RETURN, (0,), "sve"),
+        ("03000094" + ARM_RETURN + ARM_RETURN + SCALABLE, (0, 8), "sve"),
+        (SCALABLE + ARM_RETURN + "feffff97" + ARM_RETURN, (8,), "sve"),
+        (SCALABLE + ARM_RETURN + "feffff17", (8,), "sve"),
+        ("00000094" + ARM_RETURN + SCALABLE, (0,), ""),
+        ("00ffff97" + "00ff0094" + ARM_RETURN + SCALABLE, (0,), ""),
     ],
     ids=[
         "behind the end", "b.eq", "cbz", "tbz", "jump to the next", "jump by a register", "call", "no word",
         "trap", "second function", "cut",
+        "called", "called behind another one", "called before it", "jumped to before it", "calls itself",
+        "call out",
     ],
 )  # fmt: skip
 def test_words_are_read_by_functions(code: str, starts: tuple[int, ...], needs: str) -> None:
     assert need_of(code, ARM, starts) == set(needs.split())
+
+
+def test_calls_into_one_another_are_read_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 60,000 functions goes on through all that come after it."""
+    if instruction_tables._entry is instruction_tables._interpreted:
+        return
+    calls = b"".join(b"\xe8" + (5 * number).to_bytes(4, "little") for number in range(60_000, 120_000))
+    seen: list[int] = []
+    entry = instruction_tables._entry(X86)
+
+    def counted(address: int) -> int:
+        found = entry(address)
+        seen.append(CodeScan(address).seen)
+        return found
+
+    monkeypatch.setattr(instruction_tables, "_entry", lambda architecture: counted)
+    code = calls + bytes.fromhex("90" * 600_000)
+    assert not need_of(code.hex())
+    assert len(code) <= seen[0] <= 3 * len(code)
 
 
 def processor_with(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
@@ -315,6 +355,22 @@ def test_programs_on_a_lesser_processor(
         module = loaded[-1] if isinstance(loaded, tuple) else loaded
         product = module.product(ones, ones)
         assert np.asarray(product)[3, 4] == 32
+
+
+@on_x86
+def test_what_only_a_called_function_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remainder of floats, which the compiler's mathematics compute with shlx."""
+    file = PROGRAMS / "remainder.vmfb"
+    seven = np.full(64, 7, np.float32)
+    if not host_cpu_data().lacking & {"bmi2"}:
+        with jitree.Session("local-sync") as session:
+            assert np.asarray(session.load(file).remainder(seven, np.full(64, 4, np.float32)))[63] == 3
+    processor_with(monkeypatch, "x86-64-v2")
+    with (
+        jitree.Session("local-sync") as session,
+        pytest.raises(FailedPreconditionError, match="for x86-64 with bmi2, which this processor"),
+    ):
+        session.load(file)
 
 
 @on_x86

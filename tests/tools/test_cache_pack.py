@@ -344,8 +344,20 @@ def test_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(tmp_path.glob("*.jit*"))
 
 
+def test_a_builder_that_fails_leaves_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder goes away; the file that the message names stays, where it can be written."""
+    failing = Recipe("failing", "a failure", "tests.codegen.image_texts:failing_texts", 1.0)
+    monkeypatch.setattr(cache, "recipes_of", lambda module, arithmetic: [failing])
+    outcome = command("cache", "pack", DIGITS, "-o", tmp_path / "x.jit")
+    log = tmp_path / "x.jit.log"
+    assert outcome.code == 1 and f"no text today (whole output: {log})" in outcome.stderr
+    assert "Traceback" in log.read_text()
+    outcome = command("cache", "pack", DIGITS, "-o", tmp_path / "nowhere" / "x.jit")
+    assert outcome.code == 1 and outcome.stderr.rstrip().endswith("no text today")
+
+
 def test_what_cannot_be_written(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_built", lambda recipes, level: {bytes(32): b"code"})
+    monkeypatch.setattr(cache, "_built", lambda recipes, level, log: {bytes(32): b"code"})
     outcome = command("cache", "pack", DIGITS, "-o", tmp_path / "nowhere" / "x.jit")
     assert outcome.code == 1 and "UNAVAILABLE" in outcome.stderr and "cannot write" in outcome.stderr
     (tmp_path / "folder.jit").mkdir()
@@ -370,5 +382,5 @@ def test_builders_have_ended_before_their_folder_goes(
     """They write what building has taken when the last image is there."""
     monkeypatch.setenv("JITREE_TEST_BUILDS", str(tmp_path / "builds"))
     recipe = Recipe("late", "built late", "tests.codegen.image_texts:late_texts", 1.0, (b"late",))
-    assert len(cache._built([recipe], "")) == 1
+    assert len(cache._built([recipe], "", "")) == 1
     assert (tmp_path / "builds").read_bytes() == b"late"

@@ -30,6 +30,7 @@ from jitree.errors import ResourceExhaustedError, StatusError, UnimplementedErro
 from jitree.hal.checks import refusals
 from jitree.hal.heap import GUARD, GuardedAllocator
 from jitree.hal.local.executor import RECIPE as EXECUTOR
+from jitree.loaders.elf_format import host_architecture
 from jitree.loaders.environment import host_cpu_data
 from jitree.loaders.instruction_tables import RECIPE as NEEDS
 from jitree.loaders.vmvx.kernels import SPANS
@@ -200,6 +201,11 @@ class NativeSandbox(Sandbox):
         super().__init__(limits, "fast", (), arithmetic)
         embedded = create_loaders("fast")[0]
         self.loaders = (self.charging(embedded), *self.loaders)
+
+    def refuses(self, format: str) -> bool:
+        """Those for the system's loader alone: what is for another processor runs nowhere here."""
+        architecture = host_architecture()
+        return architecture is not None and format == f"system-elf-{architecture.name}"
 
 
 class GuardedSandbox(NativeSandbox):
