@@ -373,9 +373,10 @@ def fold(
         from jitree.base.folding import false_class, fold_tracebacks
 
         raised = carried(as_raised(error))
-        if why := false_class(raised, given):
-            raise InvalidArgumentError(why) from raised.with_traceback(None)
+        why = false_class(raised, given, pass_interruption)
         fold_tracebacks(raised)
+        if why:
+            raise InvalidArgumentError(why) from raised
         see_to_overflow(raised)
         raise_in_place_of(error, raised)
 
@@ -511,8 +512,10 @@ def _named(work: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Iter
     code = work.__code__
     names = code.co_varnames[: code.co_argcount]
     yield from zip(names, arguments, strict=False)
-    for number, value in enumerate(arguments[len(names) :]):
-        yield f"{code.co_varnames[code.co_argcount + code.co_kwonlyargcount]}[{number}]", value
+    if code.co_flags & _VARIADIC:
+        rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+        for number, value in enumerate(arguments[len(names) :]):
+            yield f"{rest}[{number}]", value
     yield from named.items()
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from jitree.codegen import image
-from jitree.codegen.record import atomic_load
+from jitree.codegen.record import atomic_load, place_of, size_of
 from jitree.hal.command_layout import KernelEntry
 from jitree.hal.local import event_log
 from jitree.hal.profiling import Profiler, ProfilingMode
 from jitree.loaders.vmvx import native
 from jitree.loaders.vmvx.kernels import SPANS, KernelEnvironment
+from jitree.regs.memory import address_of, zeroed
 from tests.loaders.vmvx.cut_programs import compiled
 from tests.loaders.vmvx.test_packed import product
 from tests.sizes import FILES, PACKAGE
@@ -118,6 +120,33 @@ def test_code_is_shown_after_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> N
     executable = compiled(text)
     assert seen[-2:] == [(True, False, False), (True, True, False)]
     assert KernelEntry(executable.entry_point(0)).parts > 1
+
+
+def test_two_threads_tell_of_stores_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address with the size of another would let a kernel store where copies are read."""
+    places = iter([(4096, 64), (8192, 1 << 20)])
+    record = zeroed(size_of(KernelEnvironment), 64)
+    environment = KernelEnvironment(address_of(record))
+    environment.stores = 1
+    tell = partial(native.CompiledKernels._tell_of_stores, place_of(environment), 0)
+    others: list[threading.Thread] = []
+    orders: list[int] = []
+
+    def order() -> None:
+        orders.append(1)
+        if len(orders) == 2:  # after the address, before its size
+            others.append(threading.Thread(target=tell))
+            others[0].start()
+            others[0].join(0.2)  # it may come in between, or has to wait
+
+    monkeypatch.setattr(native, "private_bindings", lambda dispatch: [(0, 1, 1)])
+    monkeypatch.setattr(native, "make_writable", lambda dispatch, number: None)
+    monkeypatch.setattr(native, "note_stores", lambda address, length: next(places))
+    monkeypatch.setattr(native, "order_stores", order)
+    tell()
+    others[0].join()
+    found = atomic_load(environment.changed), atomic_load(environment.changed_size)
+    assert found in ((4096, 64), (8192, 1 << 20))
 
 
 def test_a_log_is_shown_after_its_events(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,9 +111,9 @@ class Callback:
         code = _MACHINE_CODE.get(MACHINE)
         if code is None:
             return None
-        self._descriptor = array("q", (_table().address, id(self), self.failure))
-        place = self._descriptor.buffer_info()[0].to_bytes(8, "little")
-        with suppress(PermissionDeniedError):
+        with suppress(PermissionDeniedError):  # of the table, too, which may need some
+            self._descriptor = array("q", (_table().address, id(self), self.failure))
+            place = self._descriptor.buffer_info()[0].to_bytes(8, "little")
             return map_code(bytes.fromhex(code[0]) + place + bytes.fromhex(code[1]))
         return None
 

@@ -8,9 +8,9 @@ They end at the line of the user that called, and go on where the user's code is
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from types import TracebackType
 from typing import Any, Final
 
@@ -80,23 +80,30 @@ _MOST_LOOKED_AT: Final = 10_000
 """Items of an argument that are asked for their class."""
 
 
-def false_class(error: BaseException, given: Iterable[tuple[str, object]]) -> str:
+def false_class(
+    error: BaseException,
+    given: Iterable[tuple[str, object]],
+    pass_interruption: Callable[[BaseException], None],
+) -> str:
     """Says which argument lacks what the class has that it names; empty for none.
 
-    Mocks name another class than theirs, and proxies of what is no more."""
+    Mocks name another class than theirs, and proxies of what is no more. The last function is that of
+    :mod:`jitree.errors`, which imports this.
+    """
     if isinstance(error, (AttributeError, ReferenceError, TypeError)) and _is_raised_by_us(error):
         for name, value in given:
             for item in islice(_items(value), _MOST_LOOKED_AT):
-                if _has_false_class(item):
+                if _has_false_class(item, pass_interruption):
                     kind = type(item).__name__
                     return f"{name}: a {kind} says that it is of another class, and is not: {error}"
     return ""
 
 
-def _has_false_class(value: object) -> bool:
+def _has_false_class(value: object, pass_interruption: Callable[[BaseException], None]) -> bool:
     try:
         return getattr(value, "__class__", None) is not type(value)
-    except ReferenceError:
+    except Exception as error:  # a proxy of what is no more raises anything
+        pass_interruption(error)
         return True
 
 
@@ -110,18 +117,14 @@ def _is_raised_by_us(error: BaseException) -> bool:
     return is_ours
 
 
-def _items(value: Any) -> Iterable[Any]:
-    """The value, the items of a list, tuple or dictionary, and theirs."""
-    waiting, levels = [value], 3
-    while waiting and levels:
-        yield from waiting
-        levels -= 1
-        waiting = [
-            item
-            for each in waiting
-            if type(each) in (list, tuple, dict)
-            for item in (each if type(each) is not dict else (*each, *each.values()))
-        ]
+def _items(value: Any, levels: int = 3) -> Iterator[Any]:
+    """The value, the items of a list, tuple or dictionary, and theirs. Each is looked at when it is asked
+    for: a list that is in another many times has any number of items."""
+    yield value
+    if levels > 1 and type(value) in (list, tuple, dict):
+        others = value.values() if type(value) is dict else ()
+        for item in chain(value, others):
+            yield from _items(item, levels - 1)
 
 
 def is_library(file: str) -> bool:

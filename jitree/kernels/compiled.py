@@ -48,7 +48,7 @@ def entry(environment, dispatch, workgroup):
     workgroups = x, y, np.int64(load16(dispatch + {count_z}))
 {places}
 {rights}    constants = array_at(load64(dispatch + {constants}), np.int64(load16(dispatch + {count})), uint32)
-    number = first
+{copies}    number = first
     while number < last:
         if load64(load64(dispatch + {failure})) != 0:
             return np.int32(-1)
@@ -131,34 +131,55 @@ _array_at: Final = numba.njit(
 )
 
 
+_FITTING: Final = """    length -= offset
+    count = {count}
+    size = known * count
+    if size > length or length < 0{other}:
+        {misfit}
+"""
+_VIEW: Final = "def view(address, length{own}):\n{fitting}    return {found}\n"
+_COPY: Final = """def view(address, length, access):
+{fitting}    found = {array}
+    return found if access & stored != 0 else found.copy()
+"""
+_ARRAY: Final = "carray(pointer(address + offset), ({sizes}), dtype)"
+
+
 def _view_of(kind: BoundTensor) -> Any:
-    """Makes the function (address, bytes) that gives the array of a binding."""
+    """Makes the function (address, bytes) that gives the array of a binding.
+
+    ValueError where the memory has another size. A copy, made before, is a third argument."""
+    if kind.is_copied:
+        return _viewing(kind, _VIEW, "raise ValueError", own=", own", found="own")
+    return _viewing(
+        kind, _VIEW, "raise ValueError", own="", found=f"shown({_ARRAY})" if kind.is_locked else _ARRAY
+    )
+
+
+def _copy_of(kind: BoundTensor) -> Any:
+    """Makes the function (address, bytes, access) that copies what may only be read.
+
+    Else it gives the array itself, and anything where the memory has another size: the view says so."""
+    nothing = f"return empty(({'0, ' * len(kind.array_shape)}), dtype)"
+    return _viewing(kind, _COPY, nothing, array=_ARRAY)
+
+
+def _viewing(kind: BoundTensor, source: str, misfit: str, **texts: str) -> Any:
     dtype = kind.dtype
     if dtype.kind == "V" or dtype.name not in np.sctypeDict:  # of ml_dtypes
         dtype = np.dtype(f"u{dtype.itemsize}")
     shape = kind.array_shape
     known = dtype.itemsize * math.prod(size for size in shape if size >= 0)
-    sizes = ", ".join("count" if size < 0 else str(size) for size in shape)
+    sizes = "".join(f"{'count' if size < 0 else size}, " for size in shape)
     other = f" or length not in (size, -(-size // {PADDING}) * {PADDING})" if kind.offset is None else ""
-    source = (
-        "def view(address, length):\n"
-        "    length -= offset\n"
-        f"    count = {'length // known' if -1 in shape and known else '1'}\n"
-        "    size = known * count\n"
-        f"    if size > length or length < 0{other}:\n"
-        "        raise ValueError\n"
-        f"    found = carray(pointer(address + offset), ({sizes}{',' if shape else ''}), dtype)\n"
-        f"    return {'shown(found' if kind.is_locked else '(found'}{'.copy()' if kind.is_copied else ''})\n"
-    )
+    count = "length // known" if -1 in shape and known else "1"
+    fitting = _FITTING.format(count=count, other=other, misfit=misfit)
     names = {
-        "carray": numba.carray,
-        "pointer": _pointer,
-        "shown": _shown,
-        "dtype": numba.from_dtype(dtype),
-        "known": known,
-    }
-    names["offset"] = kind.offset or 0
-    exec(compile(source, "<kernel of the user>", "exec"), names)
+        "carray": numba.carray, "pointer": _pointer, "shown": _shown, "dtype": numba.from_dtype(dtype),
+        "known": known, "offset": kind.offset or 0, "stored": STORED, "empty": np.empty,
+    }  # fmt: skip
+    text = source.format(fitting=fitting, **{name: part.format(sizes=sizes) for name, part in texts.items()})
+    exec(compile(text, "<kernel of the user>", "exec"), names)
     return numba.njit(names["view"])
 
 
@@ -218,11 +239,18 @@ def _typed_anew(function: Any) -> Any:
 def _only_reads(function: Any, number: int) -> bool:
     """Whether LLVM knows that nothing is stored to an argument of a kernel.
 
-    Numba's types leave some ways: ``flat``, ``sort``, results of ``numpy.dot``."""
-    for made in function.overloads.values():
-        head = f'^define [^@]*@"?{re.escape(made.fndesc.llvm_func_name)}"?\\((.*)$'
+    Numba's types leave some ways: ``flat``, ``sort``, results of ``numpy.dot``. Of one that is written into
+    its callers LLVM says nothing."""
+    overloads = function.overloads.values()
+    if not overloads or function.targetoptions.get("inline", "never") != "never":
+        return False
+    for made in overloads:
+        of = made.fndesc
+        if number >= len(of.args) or not isinstance(of.argtypes[number], types.Array):  # ``*arguments``
+            return False
+        head = f'^define [^@]*@"?{re.escape(of.llvm_func_name)}"?\\((.*)$'
         parameters = re.search(head, str(made.library._final_module), re.MULTILINE)
-        at = re.escape(f"%arg.{made.fndesc.args[number]}.{_DATA}")
+        at = re.escape(f"%arg.{of.args[number]}.{_DATA}")
         pointer = None if parameters is None else re.search(f"([^,]*) {at}\\b", parameters[1])
         if not pointer or not {"readonly", "readnone"} & {*pointer[1].split()}:
             return False
@@ -264,13 +292,14 @@ def _entries(kernel: Kernel, function: Any, tensors: Sequence[Sequence[BoundTens
     }  # fmt: skip
     kinds = [kind for part in tensors for kind in part]
     names |= {f"view{number}": _view_of(kind) for number, kind in enumerate(kinds)}
+    names |= {f"copy{number}": _copy_of(kind) for number, kind in enumerate(kinds) if kind.is_copied}
     return [_entry(source, names, kernel, kinds) for source in sources]
 
 
 def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str) -> str:
     places = ["    job = job_of(dispatch)"]
     arguments: list[str] = []
-    rights = dict[str, None]()
+    rights, copies = dict[str, None](), ""
     for part, kinds in enumerate(tensors):
         if look:
             places.append(f"    place{part} = 8 * np.int64(operand_of(row, {part}))")
@@ -279,10 +308,16 @@ def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str)
             there = f"load64(job + {_JOB[what]}) + place{part}"
             places.append(f"    {what}{part} = {there if look else own}")
         for tensor in kinds:
-            at = [f"load64({what}{part} + {8 * tensor.binding})" for what in ("addresses", "lengths")]
-            arguments.append(f"view{len(arguments)}({', '.join(at)})")
+            number, place = len(arguments), 8 * tensor.binding
+            at = [f"load64({what}{part} + {place})" for what in ("addresses", "lengths")]
+            if tensor.is_copied:
+                copies += (
+                    f"    own{number} = copy{number}({', '.join(at)}, load64(accesses{part} + {place}))\n"
+                )
+                at.append(f"own{number}")
+            arguments.append(f"view{number}({', '.join(at)})")
             if not tensor.is_locked:
-                right = _RIGHT.format(part=part, place=8 * tensor.binding, stored=STORED, fallback=FALLBACK)
+                right = _RIGHT.format(part=part, place=place, stored=STORED, fallback=FALLBACK)
                 rights[right] = None
     if kernel.takes_call(len(arguments)):
         arguments.append("call")
@@ -290,6 +325,7 @@ def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str)
         run=look,
         places="\n".join(places),
         rights="".join(rights),
+        copies=copies,
         arguments=", ".join(arguments),
         count=_DISPATCH["constant_count"],
         fallback=FALLBACK,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from functools import cache
+from itertools import takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -180,13 +182,15 @@ def _needed(data: memoryview, wanted: frozenset[str]) -> frozenset[str]:
 
 def functions_in(file: ElfFile, data: memoryview, code: Segment) -> npt.NDArray[np.int64]:
     """Where functions begin in a segment, ascending: what addresses in the library's tables point to."""
-    architecture = file.architecture
-    entries = dict(rows_of(architecture.word_size.dynamic, _at(file, data, file.dynamic)))
-    size = entries.get(DT_RELASZ, 0) // architecture.word_size.rela_size * architecture.word_size.rela_size
+    layout, relative = file.architecture.word_size, file.architecture.relative
+    whole = file.dynamic.memory_size // layout.dynamic.size * layout.dynamic.size
+    listed = rows_of(layout.dynamic, _at(file, data, file.dynamic._replace(memory_size=whole)))
+    entries = dict(takewhile(itemgetter(0), listed))  # to DT_NULL
+    size = entries.get(DT_RELASZ, 0) // layout.rela_size * layout.rela_size
     table = _at(file, data, file.dynamic._replace(address=entries.get(DT_RELA, 0), memory_size=size))
-    rows = np.frombuffer(table, np.int64).reshape(-1, 3)
-    addends = rows[(rows[:, 1] & _TYPE) == architecture.relative, 2] - code.address
-    return np.sort(addends[(addends >= 0) & (addends < code.file_size)])
+    rows = np.frombuffer(table, np.uint64).reshape(-1, 3)
+    places = rows[(rows[:, 1] & _TYPE) == relative, 2] - np.uint64(code.address)  # modulo 2^64
+    return np.sort(places[places < code.file_size]).astype(np.int64)
 
 
 def _padded(data: memoryview, code: Segment) -> memoryview:

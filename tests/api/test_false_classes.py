@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 
 import jitree
 from jitree import Session
-from jitree.errors import InvalidArgumentError, StatusError
+from jitree.base import folding
+from jitree.errors import InvalidArgumentError, StatusError, pass_interruption
 from jitree.hal.buffer import Buffer, BufferView
 from jitree.hal.device import Device
 from jitree.kernels import Kernel
@@ -109,6 +111,53 @@ def test_the_argument_is_named(session: Session, kind: type) -> None:
             call(GOOD, false(kind))
     with pytest.raises(InvalidArgumentError, match=r"parameters: .*False_"):
         Session("local-sync", parameters={"a": false(dict)})
+
+
+def _of_ours() -> BaseException:
+    """An error of ours, as it comes before it is folded."""
+    with pytest.raises(InvalidArgumentError) as found:
+        Session("local-sync", parameters={"a": false(list)})
+    return TypeError("of ours").with_traceback(found.tb)
+
+
+def test_lists_of_lists_are_looked_at_as_far_as_they_are_asked_for() -> None:
+    """One list that is in another many times has more items than there is memory for."""
+    error, many = _of_ours(), [1] * 2000
+    values = [many] * 2000
+    tracemalloc.start()
+    try:
+        assert not folding.false_class(error, [("values", values)], pass_interruption)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_proxy_of_what_is_no_more_may_raise_anything() -> None:
+    class Gone:
+        @property
+        def __class__(self) -> Any:
+            raise RuntimeError("there is nothing behind it")
+
+    assert folding.false_class(_of_ours(), [("x", GOOD), ("y", [Gone()])], pass_interruption).startswith(
+        "y: a Gone says"
+    )
+
+
+def test_too_many_arguments_are_said_to_be(session: Session) -> None:
+    """Functions without local variables have no more names."""
+    with pytest.raises(TypeError, match="positional argument"):
+        session.close(1, 2)  # type: ignore[call-arg]
+
+
+def test_the_whole_traceback_shows_where_it_was_noticed(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JITREE_TRACEBACK", "full")
+    with pytest.raises(InvalidArgumentError) as found:
+        session.load(ARITHMETIC).add(GOOD, false(jitree.Array))
+    cause = found.value.__cause__
+    assert cause is not None and cause.__traceback__ is not None
 
 
 def test_what_callers_raise_stays_theirs(session: Session) -> None:

@@ -17,7 +17,7 @@ import pytest
 from jitree.base import callbacks, finalizers
 from jitree.base.callbacks import Callback, allocator_address, free, revive, take_kept
 from jitree.dispatch.native import engine as native_engine
-from jitree.errors import StatusCode
+from jitree.errors import PermissionDeniedError, StatusCode
 from jitree.hal.local import interrupts
 
 _FAILURE = -7
@@ -36,6 +36,17 @@ class Example:
     def _failed(self, error: BaseException, *arguments: int) -> int:
         self.errors.append(error)
         return 100 + sum(arguments)
+
+
+@pytest.mark.parametrize("name", ["_table", "map_code"])
+def test_where_the_system_lets_the_process_make_no_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the few bytes by which AArch64 finds its threads, for what all callbacks share."""
+
+    def refused(*arguments: object) -> None:
+        raise PermissionDeniedError("this process may make no code")
+
+    monkeypatch.setattr(callbacks, name, refused)
+    assert Example(lambda a, b, c: a + b + c).call(1, 2, 3) == 6
 
 
 def _on_another_thread(action: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ import gc
 import operator
 import signal
 import sys
+import threading
 import time
 from _thread import interrupt_main
 from collections import deque
@@ -203,6 +204,29 @@ def test_what_dies_where_the_stack_is_full_ends(kind: type) -> None:
     while len({*ended}) < len(lefts) and time.monotonic() < until:
         time.sleep(0.01)
     assert {*ended} == {*lefts}
+
+
+def test_what_has_ended_in_another_thread_is_no_longer_kept() -> None:
+    """The error that had it put off has frames, and these the object."""
+    ended = threading.Event()
+    freed = threading.Event()
+
+    class Late(Finalized):
+        def __init__(self) -> None:
+            self.owned = Finalizer(freed.set)
+            self.attempts = 0
+            self.will_end()
+
+        def end(self) -> None:
+            self.attempts += 1
+            if self.attempts == 1:
+                raise RecursionError
+            ended.set()
+
+    Late()
+    assert ended.wait(60)
+    gc.collect()
+    assert freed.wait(60)
 
 
 def test_an_interrupted_session_ends() -> None:

@@ -92,6 +92,30 @@ def test_no_process_starts_while_the_program_needs_the_processors(
     assert steps == ["pause"] * 3 + ["spawn"]
 
 
+def test_none_starts_that_has_been_ended_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session has ended while the program had the processors to itself."""
+    sample = recipe("sum_of_constants", b"7")
+    starting = BuilderThread([sample], [key_of(sample)], key_of(sample), 0, None)
+    spawned: list[object] = []
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        starting.end()
+        if len(pauses) == 3:
+            starting.work.release()
+
+    monkeypatch.setattr(background, "give_way", lambda: None)
+    monkeypatch.setattr(background, "time", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(background, "spawn", lambda *arguments: spawned.append(arguments))
+    monkeypatch.setattr(worklist, "_HOLD", 1e6)
+    starting.work.hold()
+    starting.start()
+    starting.join()
+    assert len(pauses) == 1 and not spawned
+    assert starting.has_ended() and starting.failure() is None
+
+
 def test_a_builder_has_the_folder_of_when_it_was_wanted(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 import jitree
 from jitree.errors import PermissionDeniedError
-from jitree.kernels import Kernel, replacement
+from jitree.kernels import Kernel, compiled, replacement
+from jitree.kernels.kernel import BoundTensor
+from jitree.types import BY_NAME
 from jitree.vmfb.archive import _MAPPED_SIZE
 from tests.params.archives import write_irpa
 
@@ -186,3 +188,45 @@ def test_what_a_compiled_kernel_raises_after_a_store(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(ValueError, match="after a store"):
                 module.linear(X[:, :8].reshape(2, 4))
+
+
+def _unseen_by_arguments(*tensors: Any) -> None:
+    tensors[1].flat[0] = 7
+    np.dot(tensors[0], tensors[1], tensors[4])
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [numba.njit(inline="always")(_unseen), numba.njit(_unseen_by_arguments)],
+    ids=["inlined", "variadic"],
+)
+def test_kernels_of_which_llvm_says_nothing_get_copies(tmp_path: Path, kernel: Any) -> None:
+    model = write_irpa(tmp_path / "m.irpa", {"w": np.ones((4, 3), np.float32), "b": np.zeros(3, np.float32)})
+    scale = write_irpa(tmp_path / "scale.irpa", {"scale": np.ones(3, np.float32)})
+    made = Kernel(kernel, ["2x4xf32", "4x3xf32", "3xf32", "3xf32", "2x3xf32"])
+    with jitree.Session("local-sync", parameters={"model": model, "": scale}) as session:
+        module = session.load(LINEAR)
+        session.replace("*matmul*", made)
+        for _ in range(2):
+            found = np.asarray(module.linear(X[:, :8].reshape(2, 4))).tolist()
+            assert found == [[6.0, 6.0, 6.0], [46.0, 22.0, 22.0]]
+
+
+@pytest.mark.parametrize("shape", [(4,), (), (-1, 2)])
+def test_copies_are_of_what_may_not_be_stored_to(shape: tuple[int, ...]) -> None:
+    """What may, as another call's memory for the same binding, is the kernel's to change."""
+    memory = np.arange(np.prod(np.abs(shape), dtype=int) * 4, dtype=np.float32)
+    kind = BoundTensor(0, BY_NAME["f32"], shape, 0, is_locked=True, is_copied=True)
+    copy = compiled._copy_of(kind)
+    for access, is_own in ((0, False), (compiled.STORED, True)):
+        found = copy(memory.ctypes.data, memory.nbytes, access)
+        assert np.shares_memory(found, memory) is is_own
+        assert found.tobytes() == memory.tobytes()[: found.nbytes] and found.ndim == len(shape)
+    assert copy(memory.ctypes.data, -1, 0).size == (0 if shape else 1), "the view says that it does not fit"
+
+
+def test_a_span_makes_one_copy_for_its_workgroups() -> None:
+    kernel = Kernel(numba.njit(_unseen), ["2x4xf32", "4x3xf32", "3xf32", "3xf32", "2x3xf32"], by="workgroup")
+    tensors = [kind._replace(is_locked=True, is_copied=True) for kind in kernel.tensors(["a"], [5])[0]]
+    before, loop = compiled._source(kernel, [tensors], "").split("while number < last:")
+    assert before.count("= copy") == 5 and "copy" not in loop

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from jitree.base.platform import processor
 from jitree.codegen import image
 from jitree.errors import FailedPreconditionError
 from jitree.hal.executable import prepared_executables
-from jitree.loaders import environment, instruction_tables, processor_needs
+from jitree.loaders import elf_format, environment, instruction_tables, processor_needs
 from jitree.loaders.code_scan import PADDING, CodeScan
 from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import ARCHITECTURES, host_architecture
@@ -28,6 +29,7 @@ from jitree.loaders.environment import host_cpu_data
 from jitree.loaders.instruction_tables import ARM, RECIPE, X86, features, needed
 from jitree.tools.main import dispatch
 from jitree.vmfb.decode import BytecodeModule
+from tests.loaders.samples import dynamic_entry, patched, program_header, section
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "data" / "programs"
@@ -444,3 +446,24 @@ def test_damaged_tables_are_for_the_loader_to_refuse() -> None:
             damaged[section.offset + chance.randrange(section.file_size)] = chance.choice((0, 7, 9, 255))
         found = processor_needs._needed(memoryview(damaged), processor_needs.unstated())
         assert found <= {"avx", "avx512f"}
+
+
+@on_x86
+def test_odd_places_of_a_library_are_no_error_of_ours() -> None:
+    """A dynamic section of 15 bytes more, and addresses above 2^63, which no signed number has."""
+    module = BytecodeModule.load(PROGRAMS / "levels.vmfb").module
+    [code] = (bytes(row.data) for row in module.rodata if bytes(row.data[:4]) == b"\x7fELF")
+    found = processor_needs._needed(memoryview(code), processor_needs.unstated())
+    assert found
+    place = program_header(code, elf_format.PT_DYNAMIC) + 40
+    longer = patched(code, place, "<Q", struct.unpack_from("<Q", code, place)[0] + 15)
+    assert processor_needs._needed(memoryview(longer), processor_needs.unstated()) == found
+    moved = bytearray(code)
+    (start,), (count,) = struct.unpack_from("<Q", code, 32), struct.unpack_from("<H", code, 56)
+    relocations, size = section(code, ".rela.dyn")
+    addresses = [start + 56 * number + 16 for number in range(count)]
+    addresses += [dynamic_entry(code, elf_format.DT_RELA) + 8]
+    addresses += range(relocations + 16, relocations + size, 24)
+    for address in addresses:
+        moved[address + 7] |= 0x80
+    assert processor_needs._needed(memoryview(moved), processor_needs.unstated()) == found

@@ -224,6 +224,8 @@ class BuilderThread(Thread):
         try:
             give_way()
             while self.work.is_held:  # of one processor a process that starts has a good part
+                if self.is_ended:
+                    return
                 time.sleep(_HELD_PAUSE)
             self._builder = start_builder(*self._arguments)
             if self._builder is not None and self._builds is not None and self._builds.is_limit:

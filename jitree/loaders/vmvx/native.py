@@ -65,6 +65,8 @@ _BUSY: Final = 0.001
 _SPAN: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _ENTRY_WORDS: Final = size_of(KernelEntry) // 8
 _ENTRY_POINT: Final = words_of(KernelEntry)
+_telling: Final = guard()
+"""Of what kernels store to: one thread at a time changes the two words."""
 
 
 class CompiledKernels(Finalized):
@@ -343,10 +345,12 @@ class CompiledKernels(Finalized):
                 make_writable(dispatch, number)
         if len(places) == 1:
             ((changed, size),) = places
-            for word, value in ((own.changed_size, 0), (own.changed, changed), (own.changed_size, size)):
-                # order of changed, changed_size: `spans.is_news`
-                atomic_store(word, value)
-                order_stores()
+            words = (own.changed_size, 0), (own.changed, changed), (own.changed_size, size)
+            with _telling:  # another thread may have another pair
+                for word, value in words:
+                    # order of changed, changed_size: `spans.is_news`
+                    atomic_store(word, value)
+                    order_stores()
 
     def context(self, address: int) -> WorkerContext:
         """The one with a record."""
