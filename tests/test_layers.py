@@ -19,15 +19,14 @@ import jitree
 from tests.pages import users_environment
 from tests.sizes import (
     FILES,
-    MAXIMUM_LINES,
     PACKAGE,
     ROOT,
-    WRITTEN,
     ceilings,
     code_lines,
     known_violations,
-    length_of,
+    long_files,
     long_headlines,
+    nodes,
     package_code,
     short_files,
     size_table,
@@ -125,7 +124,7 @@ def rank(part: str) -> int:
 @cache
 def imported_names(path: Path) -> set[str]:
     """What a file imports of jitree anywhere, also inside functions and for type checking."""
-    return names_in(path, ast.walk(tree(path)))
+    return names_in(path, nodes(path))
 
 
 def names_in(path: Path, nodes: Iterable[ast.AST]) -> set[str]:
@@ -215,8 +214,8 @@ def test_no_file_above_a_driver_names_a_gpu(part: str) -> None:
 
 
 def texts_in(path: Path) -> set[str]:
-    nodes = ast.walk(tree(path))
-    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    found = nodes(path)
+    return {node.value for node in found if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 @pytest.mark.parametrize("imported", [imported_files, run_files])
@@ -233,7 +232,7 @@ def test_no_files_import_each_other(imported: Callable[[Path], set[Path]]) -> No
 def test_no_two_classes_have_one_name() -> None:
     """A file may state a class twice: for type checkers, and as it runs."""
     files = {
-        path: {node.name for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)}
+        path: {node.name for node in nodes(path) if isinstance(node, ast.ClassDef)}
         for path in FILES
         if part_of(path) != "compat"  # whose names are another package's
     }
@@ -247,7 +246,7 @@ def test_devices_are_asked_by_their_contract() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for folder in ("hal", *DRIVERS)
         for path in sorted((PACKAGE / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in ("hasattr", "getattr")
         and isinstance(node.args[1], ast.Constant)
@@ -258,7 +257,7 @@ def test_devices_are_asked_by_their_contract() -> None:
 
 
 def test_files_are_short() -> None:
-    assert not [(str(path), length_of(path)) for path in WRITTEN if length_of(path) > MAXIMUM_LINES]
+    assert not long_files()
 
 
 def test_files_are_rooms_to_live_in() -> None:

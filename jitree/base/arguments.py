@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import inf, isnan
 from numbers import Real
 from reprlib import Repr
@@ -117,8 +118,7 @@ def given(
     parameters: Iterable[Any], arguments: Iterable[object], named: Mapping[str, object]
 ) -> Iterator[tuple[str, object]]:
     """The arguments of a call with their names."""
-    yield from zip((parameter.name for parameter in parameters), arguments, strict=False)
-    yield from named.items()
+    return chain(zip((parameter.name for parameter in parameters), arguments, strict=False), named.items())
 
 
 def is_a(value: object, *kinds: Any) -> bool:
