@@ -218,7 +218,7 @@ class Module(Remade):
         try:
             lines = [f"  {self[name].declaration}" for name in names[:_MOST_SHOWN]]
         except StatusError as error:
-            lines = [f"  {', '.join(names)}; {error.message}"]
+            lines = [f"  {', '.join(names[:_MOST_SHOWN])}; {error.message}"]
         lines.insert(0, f"<jitree.Module {self.name} of {len(names)} functions")
         if len(names) > _MOST_SHOWN:
             lines.append(f"  and {len(names) - _MOST_SHOWN} more: module.names has all")

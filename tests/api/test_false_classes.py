@@ -134,11 +134,11 @@ def test_lists_of_lists_are_looked_at_as_far_as_they_are_asked_for() -> None:
 
 
 def test_a_proxy_of_what_is_no_more_may_raise_anything() -> None:
-    def look(_: object) -> type:
+    def gone(self: object) -> Any:
         raise RuntimeError("there is nothing behind it")
 
     class Gone:
-        __class__ = property(look)
+        __class__ = property(gone)
 
     assert folding.false_class(_of_ours(), [("x", GOOD), ("y", [Gone()])], pass_interruption).startswith(
         "y: a Gone says"

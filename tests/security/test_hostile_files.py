@@ -19,7 +19,13 @@ from jitree.codegen.image import keys
 from jitree.codegen.image.flat import hashed, parts_of
 from jitree.dispatch import variants
 from jitree.dispatch.native.source import from_program
-from jitree.errors import CancelledError, DeadlineExceededError, ResourceExhaustedError, StatusError
+from jitree.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    NotFoundError,
+    ResourceExhaustedError,
+    StatusError,
+)
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION, recipes
 from jitree.modules.io_parameters.agreement import KERNEL, operation, words_of
 from jitree.modules.io_parameters.requests import find_uses
@@ -122,9 +128,13 @@ def test_a_module_of_many_functions_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     described = Mock(wraps=from_program)
     monkeypatch.setattr(variants, "from_program", described)
     with jitree.Session("local-sync", tier="fast") as session:
-        text = repr(session.load(module.build()))
+        loaded = session.load(module.build())
+        text = repr(loaded)
+        monkeypatch.setattr(type(loaded), "__getitem__", Mock(side_effect=NotFoundError("it is closing")))
+        names = repr(loaded)
     assert text.count("func @f") == 200 and text.endswith("  and 50 more: module.names has all>")
     assert described.call_count == 1
+    assert "f199; it is closing" in names and "f200" not in names
 
 
 def test_a_location_of_many_that_are_of_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
