@@ -8,6 +8,7 @@ ends the process by SIGILL. Modules without the text are told by their code alon
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -153,13 +154,25 @@ def used(module: ModuleTables, wanted: frozenset[str]) -> frozenset[str]:
     key = module.archive.state, wanted
     found = _kept.get(key)
     if found is None:
-        places = np.flatnonzero(module.rodata.lengths >= MINIMUM_SIZE).tolist()
-        found = frozenset[str]().union(*(_needed(module.rodata[index].data, wanted) for index in places))
+        found = frozenset[str]().union(*(_needed(library, wanted) for library in _libraries(module)))
         if module.archive.state is not None:
             if len(_kept) >= _MOST_KEPT:
                 _kept.clear()
             _kept[key] = found
     return found
+
+
+def _libraries(module: ModuleTables) -> Iterator[memoryview]:
+    """The ELF files among the constants. Damaged modules have more than their bytes, one in the other: of
+    these no more than that is looked through."""
+    left = len(module.archive.data)
+    for index in np.flatnonzero(module.rodata.lengths >= MINIMUM_SIZE).tolist():
+        data = module.rodata[index].data
+        if bytes(data[:4]) in (_ELF_MAGIC, FATELF_MAGIC):
+            left -= len(data)
+            if left < 0:
+                return
+            yield data
 
 
 def _needed(data: memoryview, wanted: frozenset[str]) -> frozenset[str]:
@@ -171,22 +184,30 @@ def _needed(data: memoryview, wanted: frozenset[str]) -> frozenset[str]:
     with suppress(StatusError):
         library = select_slice(data, architecture)
         file = read_elf(library, architecture)
+        addresses = relocated(file, library)
         for load in file.loads:
             if load.flags & PF_X:
-                starts = functions_in(file, library, load)
+                starts = functions_in(addresses, load)
                 found |= needed(_padded(library, load), starts, architecture.name, wanted - found)
     return found
 
 
-def functions_in(file: ElfFile, data: memoryview, code: Segment) -> npt.NDArray[np.int64]:
-    """Where functions begin in a segment, ascending: what addresses in the library's tables point to."""
+def relocated(file: ElfFile, data: memoryview) -> npt.NDArray[np.int64]:
+    """What addresses in the library's tables point to, ascending."""
     architecture = file.architecture
-    entries = dict(rows_of(architecture.word_size.dynamic, _at(file, data, file.dynamic)))
-    size = entries.get(DT_RELASZ, 0) // architecture.word_size.rela_size * architecture.word_size.rela_size
+    entry, row_size = architecture.word_size.dynamic, architecture.word_size.rela_size
+    whole = file.dynamic._replace(memory_size=file.dynamic.memory_size // entry.size * entry.size)
+    entries = dict(rows_of(entry, _at(file, data, whole)))
+    size = entries.get(DT_RELASZ, 0) // row_size * row_size
     table = _at(file, data, file.dynamic._replace(address=entries.get(DT_RELA, 0), memory_size=size))
     rows = np.frombuffer(table, np.int64).reshape(-1, 3)
-    addends = rows[(rows[:, 1] & _TYPE) == architecture.relative, 2] - code.address
-    return np.sort(addends[(addends >= 0) & (addends < code.file_size)])
+    return np.sort(rows[(rows[:, 1] & _TYPE) == architecture.relative, 2])
+
+
+def functions_in(addresses: npt.NDArray[np.int64], code: Segment) -> npt.NDArray[np.int64]:
+    """Where functions begin in a segment, ascending: those of the addresses that are in it."""
+    first, last = np.searchsorted(addresses, (code.address, code.address + code.file_size))
+    return addresses[first:last] - code.address
 
 
 def _padded(data: memoryview, code: Segment) -> memoryview:

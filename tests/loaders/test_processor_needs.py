@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import random
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,11 @@ from jitree.hal.executable import prepared_executables
 from jitree.loaders import environment, instruction_tables, processor_needs
 from jitree.loaders.code_scan import PADDING
 from jitree.loaders.elf_file import read_elf
-from jitree.loaders.elf_format import ARCHITECTURES, host_architecture
+from jitree.loaders.elf_format import ARCHITECTURES, PT_DYNAMIC, host_architecture
 from jitree.loaders.instruction_tables import ARM, RECIPE, X86, features, needed
 from jitree.tools.main import dispatch
 from jitree.vmfb.decode import BytecodeModule
+from tests.loaders.samples import patched, program_header
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "data" / "programs"
@@ -388,3 +391,40 @@ def test_damaged_tables_are_for_the_loader_to_refuse() -> None:
             damaged[section.offset + chance.randrange(section.file_size)] = chance.choice((0, 7, 9, 255))
         found = processor_needs._needed(memoryview(damaged), processor_needs.unstated())
         assert found <= {"avx", "avx512f"}
+
+
+@on_x86
+def test_a_table_that_ends_in_the_middle_of_a_row() -> None:
+    """Of the dynamic section: what is there of it is read."""
+    module = BytecodeModule.load(PROGRAMS / "levels.vmfb").module
+    [code] = (bytes(row.data) for row in module.rodata if bytes(row.data[:4]) == b"\x7fELF")
+    header = program_header(code, PT_DYNAMIC)
+    (size,) = struct.unpack_from("<Q", code, header + 32)
+    cut = patched(code, header + 32, "<QQ", size - 1, size - 1)
+    assert processor_needs._needed(memoryview(cut), processor_needs.unstated()) == {"avx", "avx512f"}
+
+
+@on_x86
+def test_code_that_is_in_several_constants_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of megabytes could have a library begin at each 200 bytes, and each be all that follows."""
+    looked: list[int] = []
+
+    def counted(data: memoryview, wanted: frozenset[str]) -> frozenset[str]:
+        looked.append(len(data))
+        return frozenset()
+
+    monkeypatch.setattr(processor_needs, "_kept", {})
+    monkeypatch.setattr(processor_needs, "_needed", counted)
+    library = b"\x7fELF" + bytes(1000)
+    module: Any = SimpleNamespace(
+        archive=SimpleNamespace(data=bytes(3000), state=None),
+        rodata=Constants(SimpleNamespace(data=memoryview(library)) for _ in range(1000)),
+    )
+    processor_needs.used(module, frozenset(("avx512f",)))
+    assert looked == [len(library)] * 2
+
+
+class Constants(list[Any]):
+    @property
+    def lengths(self) -> Any:
+        return np.array([len(row.data) for row in self])
