@@ -212,10 +212,12 @@ def device_kind(value: object) -> int | None:
             raise BufferError("its device is no pair of numbers")
     except RecursionError:  # which is a RuntimeError, and says nothing of the value
         raise
-    except (BufferError, RuntimeError, ValueError) as error:
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         pass_interruption(error)
+        is_deleted = attribute_of(value, "is_deleted")  # of jax, which then fails somewhere inside
+        why = "it has been deleted or donated" if is_deleted is not None and is_deleted() else error
         raise InvalidArgumentError(
-            f"an array of type {type(value).__name__} cannot be taken: {error}; pass one whose elements "
+            f"an array of type {type(value).__name__} cannot be taken: {why}; pass one whose elements "
             "lie in host memory or on the session's device"
         ) from error
     kind: int = place[0]
@@ -240,15 +242,16 @@ def require_memory(address: int | None, shape: Sequence[int]) -> None:
         raise BufferError("it has no memory")
 
 
-def _require_array(tensor: Any) -> None:
-    """Refuses (BufferError) a tensor without memory, and sizes that no array has.
+def shape_of(tensor: Any) -> list[int]:
+    """Reads a tensor's shape. BufferError for one that no array has.
 
     Numpy refuses such sizes by a ValueError, which may be the producer's own, too."""
-    shape = tensor.shape[: tensor.rank] if 0 <= tensor.rank <= _MOST_DIMENSIONS else [-1]
+    is_stated = 0 <= tensor.rank <= _MOST_DIMENSIONS and (tensor.rank == 0 or tensor.shape)
+    shape: list[int] = tensor.shape[: tensor.rank] if is_stated else [-1]
     length = math.prod(size or 1 for size in shape) * max(tensor.bits // 8, 1)
     if any(size < 0 for size in shape) or length > _MOST_BYTES:
         raise BufferError(f"no array has {tensor.rank} dimensions of the sizes that it states")
-    require_memory(tensor.data, shape)
+    return shape
 
 
 class _Exchange:
@@ -264,7 +267,7 @@ class _Exchange:
         tensor = _tensor(capsule)
         if tensor is None:
             raise BufferError("it gives no capsule of DLPack")
-        _require_array(tensor)
+        require_memory(tensor.data, shape_of(tensor))
         if tensor.code in _NAMES and tensor.lanes == 1:
             self.dtype = dtype_of(tensor)
             tensor.code = UNSIGNED

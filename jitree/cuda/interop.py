@@ -25,6 +25,7 @@ from jitree.base.dlpack import (
     pointer,
     require_elements,
     require_memory,
+    shape_of,
 )
 from jitree.base.dlpack_names import NAME, VERSIONED_NAME
 from jitree.base.finalizers import Finalizer, SharedWeakSet, uninterrupted
@@ -103,16 +104,17 @@ class Taken:
     """Owns another library's tensor, and gives it back when this object dies."""
 
     def __init__(self, record: Managed | Versioned) -> None:
-        """ValueError for a version that is not known."""
+        """ValueError for an unknown version, BufferError for sizes that no array has."""
         self._address = ctypes.addressof(record)
         self._ending = Finalizer(partial(_Deleter(record.deleter), self._address) if record.deleter else None)
         if isinstance(record, Versioned) and record.major != VERSION[0]:
             raise ValueError(f"a DLPack tensor of version {record.major}.{record.minor}")
         read_only = isinstance(record, Versioned) and bool(record.flags & _READ_ONLY)
         tensor = record.tensor
-        strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides else None
+        shape = tuple(shape_of(tensor))
+        strides = tuple(tensor.strides[: len(shape)]) if tensor.strides else None
         self.contents = Contents(
-            (tensor.data or 0) + tensor.byte_offset, tuple(tensor.shape[: tensor.rank]), strides, tensor.code,
+            (tensor.data or 0) + tensor.byte_offset, shape, strides, tensor.code,
             tensor.bits, tensor.lanes, (tensor.device_kind, tensor.device_number), read_only,
         )  # fmt: skip
 

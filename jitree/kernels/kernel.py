@@ -151,6 +151,11 @@ class Kernel:
         INVALID_ARGUMENT for anything else."""
         if not callable(function) and not isinstance(function, str):
             raise InvalidArgumentError(f"kernel: expected a function but got {shown(function)}")
+        if _only_begins(getattr(function, "py_func", function)):
+            raise InvalidArgumentError(
+                f"kernel: {shown(function)} is a generator or a coroutine, of which a call runs nothing; "
+                "give a function that does the work before it returns"
+            )
         if by not in (GRID, WORKGROUP):
             raise InvalidArgumentError(f"by: expected '{GRID}' or '{WORKGROUP}' but got {shown(by)}")
         if memory not in (HOST, DEVICE):
@@ -237,6 +242,12 @@ class Kernel:
             f"kernel {self.name}{signature} is to take {tensors} arrays, one for each tensor, and perhaps "
             "a KernelCall"
         )
+
+
+def _only_begins(function: Any) -> bool:
+    """Whether what a call gives is still to be run."""
+    kinds = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
+    return any(is_one(function) for is_one in kinds)
 
 
 def blocks(what: str, given: Blocks) -> tuple[int, int, int] | None:

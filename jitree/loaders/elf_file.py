@@ -102,6 +102,9 @@ def _classify(available: int, architecture: Architecture, segments: list[Segment
         raise bad_elf("it has no loadable segment")
     for load in loads:
         _check_load(load, available)
+    filled = sum(load.file_size for load in loads)
+    if filled > available:  # each may be read as a whole, by who loads and by who looks through its code
+        raise bad_elf(f"its segments are filled with {filled} bytes of {available}; the data is damaged")
     units = [max(s.alignment, PAGE_SIZE) for s in loads]
     low = min(s.address & -unit for s, unit in zip(loads, units, strict=True))
     high = max(s.end + unit - 1 & -unit for s, unit in zip(loads, units, strict=True))

@@ -8,6 +8,7 @@ ends the process by SIGILL. Modules without the text are told by their code alon
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import takewhile
@@ -55,6 +56,7 @@ _kept: Final[dict[tuple[tuple[int, ...] | None, frozenset[str]], frozenset[str]]
 """What was found in a file, by its state: a digest of code takes as long as reading it."""
 _MOST_KEPT: Final = 1000
 _TYPE: Final = 0xFFFFFFFF
+_LAST: Final = (1 << 64) - 1
 """The part of a relocation's second word that is its type."""
 
 
@@ -155,13 +157,25 @@ def used(module: ModuleTables, wanted: frozenset[str]) -> frozenset[str]:
     key = module.archive.state, wanted
     found = _kept.get(key)
     if found is None:
-        places = np.flatnonzero(module.rodata.lengths >= MINIMUM_SIZE).tolist()
-        found = frozenset[str]().union(*(_needed(module.rodata[index].data, wanted) for index in places))
+        found = frozenset[str]().union(*(_needed(library, wanted) for library in _libraries(module)))
         if module.archive.state is not None:
             if len(_kept) >= _MOST_KEPT:
                 _kept.clear()
             _kept[key] = found
     return found
+
+
+def _libraries(module: ModuleTables) -> Iterator[memoryview]:
+    """The ELF files among the constants. Damaged modules have more than their bytes, one in the other: of
+    these no more than that is looked through."""
+    left = len(module.archive.data)
+    for index in np.flatnonzero(module.rodata.lengths >= MINIMUM_SIZE).tolist():
+        data = module.rodata[index].data
+        if bytes(data[:4]) in (_ELF_MAGIC, FATELF_MAGIC):
+            left -= len(data)
+            if left < 0:
+                return
+            yield data
 
 
 def _needed(data: memoryview, wanted: frozenset[str]) -> frozenset[str]:
@@ -173,15 +187,16 @@ def _needed(data: memoryview, wanted: frozenset[str]) -> frozenset[str]:
     with suppress(StatusError):
         library = select_slice(data, architecture)
         file = read_elf(library, architecture)
+        addresses = relocated(file, library)
         for load in file.loads:
             if load.flags & PF_X:
-                starts = functions_in(file, library, load)
+                starts = functions_in(addresses, load)
                 found |= needed(_padded(library, load), starts, architecture.name, wanted - found)
     return found
 
 
-def functions_in(file: ElfFile, data: memoryview, code: Segment) -> npt.NDArray[np.int64]:
-    """Where functions begin in a segment, ascending: what addresses in the library's tables point to."""
+def relocated(file: ElfFile, data: memoryview) -> npt.NDArray[np.uint64]:
+    """What addresses in the library's tables point to, ascending."""
     layout, relative = file.architecture.word_size, file.architecture.relative
     whole = file.dynamic.memory_size // layout.dynamic.size * layout.dynamic.size
     listed = rows_of(layout.dynamic, _at(file, data, file.dynamic._replace(memory_size=whole)))
@@ -189,8 +204,14 @@ def functions_in(file: ElfFile, data: memoryview, code: Segment) -> npt.NDArray[
     size = entries.get(DT_RELASZ, 0) // layout.rela_size * layout.rela_size
     table = _at(file, data, file.dynamic._replace(address=entries.get(DT_RELA, 0), memory_size=size))
     rows = np.frombuffer(table, np.uint64).reshape(-1, 3)
-    places = rows[(rows[:, 1] & _TYPE) == relative, 2] - np.uint64(code.address)  # modulo 2^64
-    return np.sort(places[places < code.file_size]).astype(np.int64)
+    return np.sort(rows[(rows[:, 1] & _TYPE) == relative, 2])
+
+
+def functions_in(addresses: npt.NDArray[np.uint64], code: Segment) -> npt.NDArray[np.int64]:
+    """Where functions begin in a segment, ascending: those of the addresses that are in it."""
+    ends = np.array((code.address, min(code.address + code.file_size, _LAST)), np.uint64)
+    first, last = np.searchsorted(addresses, ends)
+    return (addresses[first:last] - ends[0]).astype(np.int64)
 
 
 def _padded(data: memoryview, code: Segment) -> memoryview:

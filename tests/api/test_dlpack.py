@@ -126,16 +126,17 @@ def test_refusals(session: Session) -> None:
         dlpack.import_array(Strange(np.zeros(2, np.float32)))
 
 
-CLAIMS: dict[str, dict[str, int]] = {
+CLAIMS: dict[str, dict[str, Any]] = {
     "more bits than the type has": {"code": 4, "bits": 32},
     "fewer bits than the type has": {"code": 4, "bits": 8},
     "a byte of two bytes": {"code": 10},
     "no rank": {"rank": -1},
+    "sizes nowhere": {"rank": 2, "shape": None},
 }
 
 
 @pytest.mark.parametrize("claims", CLAIMS.values(), ids=CLAIMS.keys())
-def test_capsules_that_no_array_has(session: Session, claims: dict[str, int]) -> None:
+def test_capsules_that_no_array_has(session: Session, claims: dict[str, Any]) -> None:
     class Strange(Producer):
         def __dlpack__(self, **options: Any) -> Any:
             capsule = super().__dlpack__(**options)
@@ -159,6 +160,19 @@ def test_shapes_that_no_array_has(session: Session, sizes: tuple[int, ...]) -> N
 
     with pytest.raises(InvalidArgumentError, match="Strange cannot be taken"):
         session.to_device(Strange(np.zeros((1, 1, 1), np.float32)))
+
+
+@pytest.mark.parametrize(("is_deleted", "why"), [(True, "it has been deleted or donated"), (False, "no len")])
+def test_arrays_that_their_library_has_deleted(session: Session, is_deleted: bool, why: str) -> None:
+    """jax's fail somewhere inside then."""
+
+    class Deleted(Producer):
+        def __dlpack_device__(self) -> Any:
+            raise TypeError("object of type 'NoneType' has no len()")
+
+    Deleted.is_deleted = lambda self: is_deleted  # type: ignore[attr-defined]
+    with pytest.raises(InvalidArgumentError, match=f"Deleted cannot be taken: .*{why}"):
+        session.to_device(Deleted(np.zeros(4, np.float32)))
 
 
 @pytest.mark.parametrize("device", [None, (), 1])

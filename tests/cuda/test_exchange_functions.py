@@ -85,3 +85,17 @@ def test_a_tensor_of_another_version_is_given_back(session: Session) -> None:
         interop.Taken(record)
     gc.collect()
     assert len(interop._exported) == exported
+
+
+@pytest.mark.parametrize("claim", [{"rank": -1}, {"rank": 1 << 30}, {"shape": None}])
+def test_a_tensor_of_sizes_that_no_array_has_is_given_back(session: Session, claim: dict[str, Any]) -> None:
+    exported = len(interop._exported)
+    capsule = session.to_device(np.zeros(4, np.float32)).__dlpack__(max_version=(1, 0))
+    record = dlpack.Versioned.from_address(dlpack.pointer(id(capsule), VERSIONED_NAME))
+    interop._set_name(id(capsule), interop._USED_VERSIONED)
+    for name, value in claim.items():
+        setattr(record.tensor, name, value)
+    with pytest.raises(BufferError, match="dimensions of the sizes that it states"):
+        interop.Taken(record)
+    gc.collect()
+    assert len(interop._exported) == exported

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jitree
+from jitree.errors import InvalidArgumentError
 from jitree.hal.command_layout import KernelDispatch
 from jitree.kernels import Kernel, KernelCall, compiled
 from jitree.loaders.library import TabledExecutable
@@ -309,6 +310,27 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         "INVALID_ARGUMENT; Numba cannot compile kernel <lambda>",
     ),
 ]
+
+
+def _generator(scores: Any, out: Any) -> Iterator[None]:
+    softmax(scores, out)
+    yield
+
+
+async def _coroutine(scores: Any, out: Any) -> None:
+    softmax(scores, out)
+
+
+async def _both(scores: Any, out: Any) -> AsyncIterator[None]:
+    softmax(scores, out)
+    yield
+
+
+@pytest.mark.parametrize("function", [_generator, numba.njit(_generator), _coroutine, _both])
+def test_functions_of_which_a_call_runs_nothing(function: Any) -> None:
+    """The results would be what memory held."""
+    with pytest.raises(InvalidArgumentError, match="of which a call runs nothing"):
+        Kernel(function, TEN)
 
 
 @pytest.mark.parametrize(("name", "kernel", "options", "text"), REFUSED)

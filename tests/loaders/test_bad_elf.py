@@ -65,6 +65,17 @@ def _retagged(tag: int, new_tag: int, value: int | None = None) -> bytes:
     return patched(TINY, place, "<qQ", new_tag, old if value is None else value)
 
 
+def _repeated(count: int) -> bytes:
+    """With so many segments more, each of all bytes, at addresses of their own."""
+    (place,) = struct.unpack_from("<Q", TINY, 32)
+    (known,) = struct.unpack_from("<H", TINY, 56)
+    first, size = CODE - CODE % PAGE + 16 * PAGE, len(TINY)
+    places = range(first, first + count * PAGE, PAGE)
+    rows = [struct.pack("<II6Q", elf.PT_LOAD, 4, 0, at, at, size, size, PAGE) for at in places]
+    data = patched(patched(TINY, 32, "<Q", size), 56, "<H", known + count)
+    return data + TINY[place : place + 56 * known] + b"".join(rows)
+
+
 RELA, RELA_SIZE = section(TINY, ".rela.dyn")
 DYNAMIC = program_header(TINY, elf.PT_DYNAMIC)
 DT_FLAGS, DT_FLAGS_1, DT_RELACOUNT = 30, 0x6FFFFFFB, 0x6FFFFFF9
@@ -90,6 +101,7 @@ CASES = {
     "no segments": (_first_load(0, "<I", 0).replace(b"\1\0\0\0\4\0\0\0", bytes(8)), "shared|segment|outside"),
     "segment outside": (_first_load(32, "<Q", 1 << 40), "cut short"),
     "segment offset wraps": (_first_load(8, "<Q", 2**64 - 16), "cut short"),
+    "bytes of several segments": (_repeated(3), "filled with .* bytes of .*damaged"),
     "file larger than memory": (_first_load(40, "<Q", 1), "is filled with"),
     "alignment": (_first_load(48, "<Q", 3), "alignment 3 is not a power of two"),
     "huge alignment": (_first_load(48, "<Q", 1 << 62), "spread over"),

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -467,3 +468,40 @@ def test_odd_places_of_a_library_are_no_error_of_ours() -> None:
     for address in addresses:
         moved[address + 7] |= 0x80
     assert processor_needs._needed(memoryview(moved), processor_needs.unstated()) == found
+
+
+@on_x86
+def test_a_table_that_ends_in_the_middle_of_a_row() -> None:
+    """Of the dynamic section: what is there of it is read."""
+    module = BytecodeModule.load(PROGRAMS / "levels.vmfb").module
+    [code] = (bytes(row.data) for row in module.rodata if bytes(row.data[:4]) == b"\x7fELF")
+    header = program_header(code, elf_format.PT_DYNAMIC)
+    (size,) = struct.unpack_from("<Q", code, header + 32)
+    cut = patched(code, header + 32, "<QQ", size - 1, size - 1)
+    assert processor_needs._needed(memoryview(cut), processor_needs.unstated()) == {"avx", "avx512f"}
+
+
+@on_x86
+def test_code_that_is_in_several_constants_is_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of megabytes could have a library begin at each 200 bytes, and each be all that follows."""
+    looked: list[int] = []
+
+    def counted(data: memoryview, wanted: frozenset[str]) -> frozenset[str]:
+        looked.append(len(data))
+        return frozenset()
+
+    monkeypatch.setattr(processor_needs, "_kept", {})
+    monkeypatch.setattr(processor_needs, "_needed", counted)
+    library = b"\x7fELF" + bytes(1000)
+    module: Any = SimpleNamespace(
+        archive=SimpleNamespace(data=bytes(3000), state=None),
+        rodata=Constants(SimpleNamespace(data=memoryview(library)) for _ in range(1000)),
+    )
+    processor_needs.used(module, frozenset(("avx512f",)))
+    assert looked == [len(library)] * 2
+
+
+class Constants(list[Any]):
+    @property
+    def lengths(self) -> Any:
+        return np.array([len(row.data) for row in self])

@@ -227,6 +227,14 @@ TESTS = {
         "security/test_hostile_files.py::test_a_module_of_many_functions_is_shown",
     ],
     "A DLPack capsule of a narrow type": ["api/test_dlpack.py::test_capsules_that_no_array_has"],
+    "A DLPack capsule that states a rank": [
+        "api/test_dlpack.py::test_capsules_that_no_array_has",
+        "cuda/test_exchange_functions.py::test_a_tensor_of_sizes_that_no_array_has_is_given_back",
+    ],
+    "A module of 5 MB could take minutes": [
+        "loaders/test_bad_elf.py::test_failed_precondition",
+        "loaders/test_processor_needs.py::test_code_that_is_in_several_constants_is_looked_through_once",
+    ],
 }
 """By a part of the line."""
 

@@ -161,7 +161,12 @@ def _sized(signature: Signature, attrs: Mapping[str, str]) -> Signature:
 def without_twins(names: Sequence[str]) -> list[str]:
     """The functions that a program has for its callers: importers of PyTorch and ONNX give each a twin
     ``…$async``, which takes fences."""
-    return [name for name in names if name.removesuffix(TORCH_ASYNC_SUFFIX) not in set(names) - {name}]
+    known = set(names)
+    return [
+        name
+        for name in names
+        if not name.endswith(TORCH_ASYNC_SUFFIX) or name.removesuffix(TORCH_ASYNC_SUFFIX) not in known
+    ]
 
 
 def _takes_fences(name: str, convention: CallingConvention, attrs: Mapping[str, str]) -> bool:

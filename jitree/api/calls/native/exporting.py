@@ -136,7 +136,7 @@ def allocate_tensor(prototype: int, context: int, set_error: int) -> object:
         if (tensor.device_kind, tensor.device_number) != dlpack.CPU_DEVICE:
             raise BufferError("memory on a device is a session's; jitree allocates host memory for others")
         dtype = dlpack.dtype_of(tensor)
-        shape = tuple(tensor.shape[: tensor.rank])
+        shape = tuple(dlpack.shape_of(tensor))
         block = np.empty(int(np.prod(shape, dtype=object)) * dtype.itemsize + _ALIGNMENT, np.uint8)
         start = -block.ctypes.data % _ALIGNMENT
         elements = np.ndarray(shape, dtype, block.data, start)
