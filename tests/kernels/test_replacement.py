@@ -37,7 +37,11 @@ def softmax(scores: Any, out: Any) -> None:
 
 
 def half(scores: Any, out: Any) -> None:
-    out[:] = scores * np.float32(0.5)
+    for index, score in enumerate(scores):  # Numba compiles that in a third of the time of an array's
+        out[index] = score * np.float32(0.5)
+
+
+def nothing(scores: Any, out: Any) -> None: ...
 
 
 def raising(scores: Any, out: Any) -> None:
@@ -101,7 +105,8 @@ def test_a_function_that_is_compiled_anew_runs_as_it_is_then(monkeypatch: pytest
 
     @numba.njit  # type: ignore[untyped-decorator]
     def scaled(scores: Any, out: Any) -> None:
-        out[:] = scores * FACTOR
+        for index, score in enumerate(scores):
+            out[index] = score * FACTOR
 
     kernel, found = Kernel(scaled, TEN), list[Any]()
     for made in (kernel, kernel, copy.deepcopy(kernel)):
@@ -363,7 +368,7 @@ def test_a_dispatch_has_one_replacement() -> None:
             assert abs(np.asarray(module.classify(IMAGE)).sum() - 1) > 0.1
 
 
-@pytest.mark.parametrize("function", [half, numba.njit(half)], ids=["python", "numba"])
+@pytest.mark.parametrize("function", [half, numba.njit(nothing)], ids=["python", "numba"])
 @pytest.mark.parametrize(
     ("types", "text"),
     [
