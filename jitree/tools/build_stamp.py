@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import jitree
 from jitree.codegen.image.flat import hashed
+from jitree.errors import ignored
 
 _PACKAGE: Final = Path(jitree.__file__).parent
 _SOURCES: Final = (
@@ -48,7 +48,7 @@ def changed_since(stamp: Path) -> bool:
     young = [name for name in sources() if (_PACKAGE / name).stat().st_mtime >= age]
     changed = any(line(name) not in lines for name in young)
     if young and not changed:
-        with suppress(OSError):  # not ours to write to
+        with ignored(OSError):  # not ours to write to
             os.utime(stamp, ns=(begun, begun))
     return changed
 
