@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import unwrap
@@ -23,6 +22,7 @@ from jitree.api.program_files import (
 )
 from jitree.api.resources import in_order
 from jitree.api.session import Session
+from jitree.base.finalizers import ReentrantLock
 from jitree.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -195,7 +195,7 @@ class _Opening:
     """A session of this process, which one thread makes."""
 
     def __init__(self) -> None:
-        self.lock = _thread.RLock()
+        self.lock = ReentrantLock()
         self.session: Session | None = None
         self._is_going_on = False
 

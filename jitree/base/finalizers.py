@@ -135,8 +135,7 @@ def object_at(address: int) -> Any:
 
 
 _LOOK_SECONDS: Final = 1.0
-_MOST_ATTEMPTS: Final = 64
-"""Of an end that is interrupted: signals can come faster than any step of it."""
+_MOST_ATTEMPTS: Final = 64  # of an end that is interrupted: signals can come faster than any step of it
 
 
 class Borrowed:
@@ -180,15 +179,30 @@ def _attempted(action: Callable[[], object], attempts: int, owner: Borrowed | No
     return step
 
 
+if sys.version_info < (3, 14):
+    ReentrantLock = RLock
+else:
+
+    class ReentrantLock(RLock):
+        """A lock of which ``with`` loses none to an interrupt.
+
+        Python 3.14 looks for signals between an ``__enter__`` in C and the block (python/cpython#148874):
+        what a handler raises there keeps a lock for good. It looks neither where one in Python returns, nor
+        while an unpacking takes the lock."""
+
+        def __enter__(self, blocking: bool = True, timeout: float = -1) -> bool:
+            [is_taken] = map(self.acquire, (blocking,), (timeout,))
+            return is_taken
+
+
 _locks: Final[set[ref[RLock]]] = set()
-_forget: Final = _locks.discard
 _put_off: Final[deque[Callable[[], object]]] = deque()
 
 
 def guard() -> RLock:
     """A lock for what several threads change. It is reentrant: what is small ends where it is forgotten."""
-    lock = RLock()
-    _locks.add(ref(lock, _forget))
+    lock = ReentrantLock()
+    _locks.add(ref(lock, _locks.discard))
     return lock
 
 
@@ -197,8 +211,8 @@ _brief: Final[set[ref[RLock]]] = set()
 
 def brief_guard() -> RLock:
     """As :func:`guard`, held for a few steps. Threads that others wait for take it."""
-    lock = RLock()
-    _locks.add(ref(lock, _forget))
+    lock = ReentrantLock()
+    _locks.add(ref(lock, _locks.discard))
     _brief.add(ref(lock, _brief.discard))
     return lock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import os
 import time
-from _thread import RLock, allocate_lock, get_ident
+from _thread import allocate_lock, get_ident
 from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jitree.base import cancel_scopes, stop_word
 from jitree.base.cancel_scopes import Scope
-from jitree.base.finalizers import SharedWeakSet, require_no_brief_guard, with_lock
+from jitree.base.finalizers import ReentrantLock, SharedWeakSet, require_no_brief_guard, with_lock
 from jitree.codegen.record import size_of, words_of
 from jitree.dispatch.engine import YIELD
 from jitree.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, StatusError
@@ -24,6 +24,7 @@ from jitree.regs.layout import CONTENDED, STATE_WORDS, GateRecord
 
 if TYPE_CHECKING:
     import threading
+    from _thread import LockType
 
     from jitree.dispatch.function import BytecodeFunction
     from jitree.regs.machine import Machine
@@ -85,25 +86,22 @@ _CONTENDED_SECONDS: Final = 1.0
 """How long calls leave the context to others while devices work, after one thread has found another in it."""
 
 
-class Entrance:
-    """Takes the lock of a gate before a deadline. It is left in C, as the lock itself."""
+class Held:
+    """Takes a lock in C for a block, which loses none to an interrupt.
+
+    It is taken as :class:`~jitree.base.finalizers.ReentrantLock` is, and left in C."""
 
     __exit__: Any = property(attrgetter("_lock.__exit__"))
 
-    def __init__(self, gate: ContextGate) -> None:
-        self._gate = gate
-        self._lock = gate.lock
+    def __init__(self, lock: threading.RLock | LockType, wait: Callable[[], object] | None = None) -> None:
+        """``wait`` takes it where another thread has it; without that the thread sleeps until it is free."""
+        self._lock = lock
+        self._wait = wait
 
     def __enter__(self) -> None:
-        lock = self._lock
-        try:
-            if lock.acquire(blocking=False):
-                return
-        except BaseException:
-            if lock._is_owned():  # type: ignore[attr-defined]  # Ctrl-C came when it was taken
-                lock.release()
-            raise
-        self._gate.wait_at_gate()
+        [is_taken] = map(self._lock.acquire, (self._wait is None,))
+        if not is_taken and self._wait is not None:
+            self._wait()
 
 
 class NoSubmissions:
@@ -119,7 +117,7 @@ class ContextGate(abc.ABC):
     """The lock and the GATE record of one context."""
 
     def __init__(self, lock: threading.RLock | None) -> None:
-        self.lock: threading.RLock = RLock() if lock is None else lock
+        self.lock: threading.RLock = ReentrantLock() if lock is None else lock
         """Held while anything of the context runs or changes."""
         self.shortcomings = Shortcomings()
         """What host functions found wrong in the call in progress, which goes on; raised at its end."""
@@ -191,7 +189,7 @@ class ContextGate(abc.ABC):
         if self.lock._is_owned():  # type: ignore[attr-defined]
             return self.lock
         if cancel_scopes.CURRENT.get() and cancel_scopes.until() is not None:
-            return Entrance(self)
+            return Held(self.lock, self.wait_at_gate)
         if self.gate[NESTING]:
             self._notice_contention()
             with self.watch_gate(self.lock):
@@ -252,7 +250,8 @@ class ContextGate(abc.ABC):
             return nullcontext()
         from jitree.dispatch.variables import turn_of  # few calls wait
 
-        return turn_of(self, function.record)
+        turn = turn_of(self, function.record)
+        return nullcontext() if turn is None else Held(turn)
 
     def wait_unlocked(self, wait: Callable[[float | None], object]) -> None:
         """Waits without holding the lock, unless a host function further out needs it held."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from _thread import LockType, allocate_lock
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -127,11 +126,12 @@ def uses_variables(function: FunctionRecord) -> bool:
     return own or any(callee is not None and uses_variables(callee) for callee in callees)
 
 
-def turn_of(gate: Gate, function: FunctionRecord) -> AbstractContextManager[object]:
-    """The turn, for a call that is going to wait. The lock of the context must be held, and no other call
-    has it: this one has begun. A thread that has waited for the last one may still hold that for a moment."""
+def turn_of(gate: Gate, function: FunctionRecord) -> LockType | None:
+    """The turn, for a call that is going to wait; None if it uses no variables. The lock of the context must
+    be held, and no other call has it: this one has begun. A thread that has waited for the last one may still
+    hold that for a moment."""
     if not uses_variables(function):
-        return nullcontext()
+        return None
     gate.turn_loop = id(cancel_scopes.running_loop())
     gate.turn = allocate_lock()  # left in C: no interrupt comes before it is free again
     return gate.turn

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jitree.base.events import DISPATCH
+from jitree.base.finalizers import ReentrantLock
 from jitree.observe.observation import Onlooker
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Meeting:
 
     def __init__(self, compare: Compare) -> None:
         self._compare = compare
-        self._condition = threading.Condition()
+        self._lock = ReentrantLock()  # taken itself: an interrupt in the block of a condition keeps it
+        self._condition = threading.Condition(self._lock)
         self._waiting: tuple[dict[int, Arrival], dict[int, Arrival]] = ({}, {})
         self._kept: tuple[dict[int, Arrival], dict[int, Arrival]] = ({}, {})
         self._ended = [False, False]
@@ -51,7 +53,7 @@ class Meeting:
 
     def arrive(self, side: int, number: int, arrival: Arrival) -> None:
         """Returns when the tensors have been compared, or the other call will not come."""
-        with self._condition:
+        with self._lock:
             if self.is_over or self._meet(side, number, arrival):
                 return
             others = self._waiting[1 - side]
@@ -86,7 +88,7 @@ class Meeting:
 
     def end(self, side: int) -> None:
         """A call is over, however: the other one need not wait any more."""
-        with self._condition:
+        with self._lock:
             self._ended[side] = True
             if all(self._ended):
                 for kept, alone in zip(self._kept, self.alone, strict=True):

@@ -21,6 +21,7 @@ from jitree.base.finalizers import with_lock
 from jitree.base.folding import is_library, is_of_user
 from jitree.base.records import NamedTuple
 from jitree.dispatch.backtrace import places_of
+from jitree.dispatch.session_lock import Held
 from jitree.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
@@ -295,7 +296,7 @@ class Sampler:
 
     def stop(self, callers: Collection[int]) -> None:
         """``callers``: threads that have made calls."""
-        with self._lock:
+        with Held(self._lock):
             self._is_over = True
             if self._is_open:
                 self._close(perf_counter_ns())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from jitree.base.cancel_scopes import Scope
 from jitree.base.finalizers import Finalized, guard, has_guard, join, with_lock, without_guards
 from jitree.codegen import image
 from jitree.codegen.image import Recipe
-from jitree.dispatch.session_lock import NESTING
+from jitree.dispatch.session_lock import NESTING, Held
 from jitree.errors import FailedPreconditionError
 from jitree.hal.heap import HeapAllocator
 from jitree.hal.semaphore import Semaphore
@@ -51,7 +51,7 @@ OTHERS = {
     "observe/profiled.py": "no thread blocks for it",
 }
 """Files that make other locks, and why these hold up no ending."""
-KINDS = ("RLock", "Lock", "allocate_lock", "Condition")
+KINDS = ("RLock", "ReentrantLock", "Lock", "allocate_lock", "Condition")
 TAKEN = {
     "api/process/worker.py": "of one wait; no other thread takes it",
     "dispatch/session_lock.py": "given back where an exception finds that the thread has it",
@@ -64,10 +64,8 @@ EVENTS = ("cuda/channel.py", "cuda/context.py", "cuda/stream.py", "cuda/transfer
 
 def _makes_lock(path: Path) -> bool:
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if name in KINDS:
-                return True
+        if isinstance(node, ast.Call) and _name(node.func) in KINDS:
+            return True
     return False
 
 
@@ -91,6 +89,34 @@ def test_an_interrupt_keeps_no_lock() -> None:
     assert found == {*TAKEN, *EVENTS}
 
 
+BLOCKS = {
+    ("api/process/worker.py", "done"): "of one wait; no other thread takes it",
+}
+"""Locks in C that ``with`` takes, and why an interrupt that keeps them does no harm."""
+
+
+def _blocks_of_locks(path: Path) -> Iterator[str]:
+    """Names of locks in C that a file makes and takes by ``with``."""
+    made, taken = set[str](), set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if _name(node.value.func) in {*KINDS} - {"ReentrantLock"}:
+                made.update(map(_name, node.targets))
+        elif isinstance(node, ast.With):
+            taken.update(_name(item.context_expr) for item in node.items)
+    return iter(made & taken)
+
+
+def _name(node: ast.expr) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def test_no_block_takes_a_lock_in_c() -> None:
+    """Python 3.14 looks for signals between `__enter__` in C and the block, which would keep the lock."""
+    paths = ((path, str(path.relative_to(PACKAGE))) for path in PACKAGE.rglob("*.py"))
+    assert {(shown, name) for path, shown in paths for name in _blocks_of_locks(path)} == {*BLOCKS}
+
+
 def _limited() -> None:
     with _scopes[-1]:
         pass
@@ -100,6 +126,13 @@ def _looked_for() -> None:
     _provider.find()
 
 
+def _in_a_block() -> None:
+    with _reentrant:
+        len(())
+        with Held(_plain):
+            len(())
+
+
 _scopes: list[Scope] = []
 _provider = image.provider(Recipe("lock", "lock", "tests.codegen.image_texts:slow_texts", 1.0, (b"",)))
 _plain, _reentrant = threading.Lock(), guard()
@@ -107,6 +140,7 @@ _works: dict[str, tuple[Callable[[], object], Callable[[], bool]]] = {
     "plain": (lambda: with_lock(_plain, bool), _plain.locked),
     "reentrant": (lambda: with_lock(_reentrant, list, 0.1), has_guard),
     "failing": (lambda: with_lock(_plain, lambda: next(iter(()))), _plain.locked),
+    "block": (_in_a_block, lambda: _plain.locked() or has_guard()),
     "scope": (_limited, lambda: _scopes[-1].is_open),
     "look": (_looked_for, _provider._lock.locked),
 }

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import io
 import os
+import resource
 import select
 import struct
 import subprocess
@@ -36,6 +37,7 @@ from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.link import RELOCATIONS
 from jitree.errors import NotFoundError, PermissionDeniedError, UnavailableError, UnimplementedError
 from tests.codegen.images import built
+from tests.hal.helpers import wait_until
 
 _ROOT = Path(__file__).parents[2]
 KEY = bytes(range(32))
@@ -265,6 +267,25 @@ def test_failed_build_is_reported_once(folder: Path) -> None:
             assert image.get(sample) is None
             time.sleep(0.05)
     assert image.get(sample) is None
+
+
+@pytest.mark.parametrize("most", [0, 8, 100])
+def test_files_that_may_not_grow_leave_a_program_interpreted(
+    most: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files in memory are such files, also the one with a builder's list of work. It is said once."""
+    monkeypatch.setattr(cache, "_tried", set())
+    monkeypatch.setattr(image, "_told", set())
+    provider, limits = image.Provider(recipe("texts")), resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.warns(RuntimeWarning, match="File too large") as warned:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+            wait_until(lambda: provider.get() is not None or provider.settled)
+            assert provider.get() is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(warned) == 1
+    assert provider.failure == "the builder process cannot be started: [Errno 27] File too large"
 
 
 def test_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ from jitree.base.cancel_scopes import Scope, deadline
 from jitree.base.copying import copy_of
 from jitree.base.finalizers import Unique
 from jitree.dispatch.host_module import HostModule
-from jitree.dispatch.session_lock import CANCELS, ContextGate, Entrance
+from jitree.dispatch.session_lock import CANCELS, ContextGate, Held
 from jitree.vmfb.archive import Source, loading, name_of
 from jitree.vmfb.decode import BytecodeModule
 from jitree.vmfb.words import FUSED
@@ -163,7 +163,7 @@ class ProcessSession(RemoteProxy):
         begun = gate.gate[CANCELS]
         if gate.lock._is_owned():  # type: ignore[attr-defined]
             raise errors.FailedPreconditionError("the session is in a call of this thread")
-        with Entrance(gate), Scope(seconds, TIME) as scope:
+        with Held(gate.lock, gate.wait_at_gate), Scope(seconds, TIME) as scope:
             try:
                 gate.is_ended_by(scope, begun)
                 if self.closed:

@@ -11,11 +11,11 @@ import fcntl
 import os
 import struct
 import sys
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base import platform
+from jitree.base.finalizers import ReentrantLock
 from jitree.base.platform import NONE, PAGE_SIZE, READ, WRITE
 from jitree.base.platform.files import readable_ranges
 from jitree.codegen.checked.layout import (
@@ -53,7 +53,7 @@ _HANDLER_TABLE: Final = 128
 """Offset of the table of functions in a PyDataMem_Handler."""
 
 _state: dict[str, Any] = {}
-_beginning: Final = threading.RLock()
+_beginning: Final = ReentrantLock()
 """Held until all memory is followed: what another thread mapped meanwhile would never be known."""
 
 

@@ -322,18 +322,19 @@ def prepare_builder(wanted: Sequence[Provider], key: bytes, niceness: int) -> Bu
     is_explained = bool(settle().obstacle)  # here, where the caller of the program sees the warning
     builds = wanted[0]._builds
     recipes, keys = [item.recipe for item in wanted], [item.key for item in wanted]
-    builder = BuilderThread(recipes, keys, key, niceness, builds)
-    if builds is not None:
-        builds.add(builder)
+    for item in wanted:
+        item._is_explained = is_explained
     try:
+        builder = BuilderThread(recipes, keys, key, niceness, builds)
+        if builds is not None:
+            builds.add(builder)
         start_thread(builder)
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:  # it gets no file for its list, or no thread
         pass_interruption(error)
         for item in wanted:
             item.failure = f"the builder process cannot be started: {error}"
         return None
     for item in wanted:
-        item._is_explained = is_explained
         item._builder = builder
     return builder
 

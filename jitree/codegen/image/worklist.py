@@ -59,7 +59,7 @@ class WorkList:
     def create(cls, count: int) -> WorkList:
         """In a new file in memory, to which more can be written."""
         opened = OwnedDescriptor(MEMORY_FILE, "jitree-images")
-        os.write(opened.number, bytes(_TIME + _WORD * count))
+        os.ftruncate(opened.number, _TIME + _WORD * count)  # all of it, or OSError: where files may not grow
         return cls(opened, count)
 
     @property

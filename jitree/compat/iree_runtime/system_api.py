@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from threading import RLock
 from typing import Any, Final
 
 import numpy as np
 
+from jitree.base.finalizers import ReentrantLock
 from jitree.compat.iree_runtime.arguments import anything, takes, text
 from jitree.compat.iree_runtime.array_interop import DeviceArray
 from jitree.compat.iree_runtime.function import FunctionInvoker
@@ -18,7 +18,7 @@ from jitree.compat.iree_runtime.vm import VmContext, VmInstance, VmModule, a_mod
 from jitree.errors import is_interruption, pass_interruption
 
 DEFAULT_DRIVER_NAMES: Final = "local-task,cuda,vulkan"
-_LOCK = RLock()
+_LOCK = ReentrantLock()
 _devices: dict[str, HalDevice | Exception] = {}
 
 

@@ -24,6 +24,7 @@ from jitree.base.memory import once
 from jitree.base.platform import MACHINE, UNAME, Mapping, map_code
 from jitree.base.platform.files import read_memory
 from jitree.base.records import NamedTuple
+from jitree.dispatch.session_lock import Held
 from jitree.modules.native_library import layout
 from jitree.modules.native_library.layout import CDependency as DependencyRecord
 from jitree.vmfb.schema import Attr, Dependency, Import
@@ -357,7 +358,7 @@ class TypeInstance:
     def names(self) -> list[str]:
         """Names of all registered types. FAILED_PRECONDITION if a library has left nonsense."""
         try:
-            with self.creating, self._reading:
+            with self.creating, Held(self._reading):
                 return [type_name(address) for address in self._descriptors()]
         finally:
             self._end_due()
