@@ -211,7 +211,8 @@ def functions_in(addresses: npt.NDArray[np.uint64], code: Segment) -> npt.NDArra
     """Where functions begin in a segment, ascending: those of the addresses that are in it."""
     ends = np.array((code.address, min(code.address + code.file_size, _LAST)), np.uint64)
     first, last = np.searchsorted(addresses, ends)
-    return (addresses[first:last] - ends[0]).astype(np.int64)
+    found: npt.NDArray[np.int64] = (addresses[first:last] - ends[0]).astype(np.int64)
+    return found
 
 
 def _padded(data: memoryview, code: Segment) -> memoryview:
