@@ -419,9 +419,8 @@ def _steps(action: Callable[[], object], attempts: int, owner: Borrowed | None) 
         except BaseException as error:
             failed = error
     if type(failed) is RecursionError:  # there may be no stack for a call
-        put_off = _put_off
+        failed, put_off = None, _put_off  # frames of the error have the owner, which would live as long
         put_off += (action if owner is None else owner.shown.value.end,)
-        failed = None  # its frames have the owner, which would live as long as this
         try:
             start_new_thread(_do_put_off, ())
         except RuntimeError:  # the next end takes it along
