@@ -21,7 +21,7 @@ from jitree.loaders.code_scan import PADDING
 from jitree.loaders.elf_file import read_elf
 from jitree.loaders.elf_format import ARCHITECTURES, PF_X
 from jitree.loaders.instruction_tables import X86, features, needed
-from jitree.loaders.processor_needs import functions_in
+from jitree.loaders.processor_needs import functions_in, relocated
 from jitree.vmfb.decode import BytecodeModule
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,7 +59,7 @@ def executables(path: str) -> list[tuple[bytes, np.ndarray]]:
             for load in file.loads:
                 if load.flags & PF_X:
                     code = bytes(row.data[load.offset : load.offset + load.file_size])
-                    found.append((code, functions_in(file, row.data, load)))
+                    found.append((code, functions_in(relocated(file, row.data), load)))
     return found
 
 
