@@ -65,7 +65,7 @@ class BoundTensor(NamedTuple):
     is_locked: bool = False
     """Whether the program may only read it: machine code gets an array that is not writable."""
     is_copied: bool = False
-    """Whether machine code gets a copy, since nobody knows that it stores to none."""
+    """Whether machine code gets a copy, since LLVM does not say that it only reads."""
 
     def __str__(self) -> str:
         text = "x".join(["?" if size < 0 else str(size) for size in self.shape] + [self.element.name])

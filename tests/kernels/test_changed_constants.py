@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -156,7 +158,7 @@ _PRODUCT = [[6.0] * 3, [22.0] * 3]
     ids=["loops", "declared", "blas", "seen", "unseen"],
 )
 def test_compiled_kernels_store_to_no_parameter_of_a_file(tmp_path: Path, kernel: Any, expected: Any) -> None:
-    """One that Numba sees storing is refused; else it stores to a copy, where nobody knows that it stores to
+    """One that Numba sees storing is refused; else it stores to a copy, unless LLVM says that it stores to
     none. The process goes on."""
     model = write_irpa(
         tmp_path / "model.irpa", {"w": np.ones((4, 3), np.float32), "b": np.zeros(3, np.float32)}
@@ -175,6 +177,18 @@ def test_compiled_kernels_store_to_no_parameter_of_a_file(tmp_path: Path, kernel
                     assert np.asarray(module.linear(X[:, :8].reshape(2, 4))).tolist() == expected
 
 
+@contextmanager
+def _replaced(folder: Path, kernel: Any) -> Iterator[Any]:
+    """The program with parameters of files, and a kernel in place of its product."""
+    model = write_irpa(folder / "m.irpa", {"w": np.ones((4, 3), np.float32), "b": np.zeros(3, np.float32)})
+    scale = write_irpa(folder / "scale.irpa", {"scale": np.ones(3, np.float32)})
+    made = Kernel(kernel, ["2x4xf32", "4x3xf32", "3xf32", "3xf32", "2x3xf32"])
+    with jitree.Session("local-sync", parameters={"model": model, "": scale}) as session:
+        module = session.load(LINEAR)
+        session.replace("*matmul*", made)
+        yield module
+
+
 def test_what_a_compiled_kernel_raises_after_a_store(tmp_path: Path) -> None:
     """Python calls it once more for its traceback."""
 
@@ -184,12 +198,7 @@ def test_what_a_compiled_kernel_raises_after_a_store(tmp_path: Path) -> None:
         if x[0, 1] == 1:
             raise ValueError("after a store")
 
-    model = write_irpa(tmp_path / "m.irpa", {"w": np.ones((4, 3), np.float32), "b": np.zeros(3, np.float32)})
-    scale = write_irpa(tmp_path / "scale.irpa", {"scale": np.ones(3, np.float32)})
-    made = Kernel(failing, ["2x4xf32", "4x3xf32", "3xf32", "3xf32", "2x3xf32"])
-    with jitree.Session("local-sync", parameters={"model": model, "": scale}) as session:
-        module = session.load(LINEAR)
-        session.replace("*matmul*", made)
+    with _replaced(tmp_path, failing) as module:
         for _ in range(2):
             with pytest.raises(ValueError, match="after a store"):
                 module.linear(X[:, :8].reshape(2, 4))
@@ -206,12 +215,7 @@ def _unseen_by_arguments(*tensors: Any) -> None:
     ids=["inlined", "variadic"],
 )
 def test_kernels_of_which_llvm_says_nothing_get_copies(tmp_path: Path, kernel: Any) -> None:
-    model = write_irpa(tmp_path / "m.irpa", {"w": np.ones((4, 3), np.float32), "b": np.zeros(3, np.float32)})
-    scale = write_irpa(tmp_path / "scale.irpa", {"scale": np.ones(3, np.float32)})
-    made = Kernel(kernel, ["2x4xf32", "4x3xf32", "3xf32", "3xf32", "2x3xf32"])
-    with jitree.Session("local-sync", parameters={"model": model, "": scale}) as session:
-        module = session.load(LINEAR)
-        session.replace("*matmul*", made)
+    with _replaced(tmp_path, kernel) as module:
         for _ in range(2):
             found = np.asarray(module.linear(X[:, :8].reshape(2, 4))).tolist()
             assert found == [[6.0, 6.0, 6.0], [46.0, 22.0, 22.0]]

@@ -87,7 +87,7 @@ class _Helpers:
         _join([earlier])
         # order of posted: before `asleep` is loaded, as helpers do the other way round
         atomic_store(self._team.posted, 0)
-        # order of workers: `QueueRecord.share` comes later; a number that is too large invites nobody
+        # order of workers: `QueueRecord.share` comes later; a number that is too large wakes no thread
         self._team.workers = self.thread_count - 1
         self._team.most = min(self.thread_count, self._processors) - 1
         self._start(1)
