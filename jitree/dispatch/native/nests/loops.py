@@ -247,6 +247,9 @@ class NestLoops:
                 self._in_blocks({**counters, level: iteration.counter}, tile)
             return
         count, size = self._extents[last], self._block
+        if isinstance(panels, Panels) and panels.are_written_beside and tile.left is None:
+            self._in_blocks_beside(panels, counters, tile)
+            return
 
         def write(start: str) -> None:
             end = writer.intrinsic("smin", "i64", 1, [writer.let(f"add i64 {start}, {size}"), count])
@@ -257,6 +260,18 @@ class NestLoops:
 
         with self._looks.loop(last, "0", count, size, []) as part:
             write(part.counter)
+
+    def _in_blocks_beside(self, panels: Panels, counters: Counters, tile: Tile) -> None:
+        """Blocks of the last reduction; the panel of the first one alone is written in front of its tiles."""
+        tiled, last = self._plan.tiled, self._plan.reductions[-1]
+        assert tiled is not None
+        first, _ = self._within(tiled, "0", self._multiple(self._extents[tiled], self._plan.copies))
+        panels.write(counters, "0", str(self._block), tile.firsts(self._plan.lanes), None)
+        memories = [("ptr", memory) for memory in panels.memories]
+        with self._looks.loop(last, "0", self._extents[last], self._block, memories) as part:
+            block = panels.written_beside(counters, part.counter, part.values, tile.vectors, first)
+            self._along_tiled(counters, tile._replace(block=block))
+            part.next = part.values[::-1]
 
     def _along_tiled(self, counters: Counters, tile: Tile) -> None:
         level, copies = self._plan.tiled, self._plan.copies
@@ -269,7 +284,16 @@ class NestLoops:
         def write(number: int) -> Callable[[str], None]:
             return lambda counter: self._tile({**counters, level: counter}, tile._replace(copies=number))
 
-        self._span(level, *self._within(level, "0", end), copies, write(copies))
+        start, last = self._within(level, "0", end)
+        if tile.block is not None and tile.block.following is not None:
+            following, begun = tile.block.following, start
+            start = self._writer.let(f"add i64 {start}, {following.tiles * copies}")
+            start = self._writer.intrinsic("smin", "i64", 1, [start, last])
+            start = self._writer.intrinsic("smax", "i64", 1, [start, begun])
+            self._span(level, begun, start, copies, write(copies))
+            following.end(start)
+            tile = tile._replace(block=tile.block._replace(following=None))
+        self._span(level, start, last, copies, write(copies))
         if copies == 1:
             return
         if self._plan.reductions and not end.startswith("%"):
@@ -413,6 +437,8 @@ class NestLoops:
             region.panels = block.panels
             self._requests.ask(region, sums.copies, 1)
             iteration.next = self._step(region, sums.keys, iteration.values, {})
+            if block.following is not None:
+                block.following.write(region.counters)
         return iteration.next
 
     def _add_products(

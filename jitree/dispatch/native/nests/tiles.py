@@ -20,6 +20,7 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.folds import has_masks
 from jitree.dispatch.native.nests.memory import (
     LINE_BYTES,
     Memory,
@@ -39,6 +40,8 @@ PANEL_BYTES: Final = 8 << 10
 """Bytes of all panels of a nest. As many are asked for ahead: more at a time wait for each other."""
 WORD_PANEL_BYTES: Final = 16 << 10
 """… of a panel of words."""
+_BESIDE_BYTES: Final = 4
+"""Bytes of elements of which a block has as many lines as squares of four by four."""
 _WORDS: Final = llvm_type("i32", LANES)
 
 
@@ -48,6 +51,8 @@ class DepthBlock(NamedTuple):
     start: str
     end: str
     panels: dict[ElementAccess, Panel]
+    following: NextPanel | None = None
+    """What tiles write beside their sums: the next block's panel."""
 
 
 class Tile(NamedTuple):
@@ -116,29 +121,65 @@ class Panels:
     """Writes the panels of one nest."""
 
     def __init__(self, writer: Writer, memory: Memory, plan: Plan, accesses: Sequence[ElementAccess]) -> None:
-        self._writer = writer
+        self.writer = writer
         self._memory = memory
-        self._plan = plan
+        self.plan = plan
         self._accesses = accesses
         self._memories: dict[ElementAccess, str] = {}
         row = sum(access.bytes for access in accesses) * plan.lanes * plan.vectors
         width = part_columns(plan.lanes)
         self.block = max(PANEL_BYTES // row // width, 1) * width
         """Iterations of the last reduction that panels have room for."""
+        self.columns = self.block // width
+        """Squares of the same rows in a panel."""
+        is_one = [access.bytes for access in accesses] == [_BESIDE_BYTES]
+        is_deep = (plan.reductions[-1].extent or 0) >= 2 * self.block
+        self.are_written_beside = is_one and is_deep and has_masks()
+        """Whether tiles have registers to write the panel of the next block while they compute."""
+        self._second = ""
 
     def begin(self) -> None:
         """Takes memory from the stack."""
         for access in self._accesses:
-            size = self.block * self._plan.lanes * self._plan.vectors
-            kind = ELEMENT_LLVM[access.element]
-            self._memories[access] = self._writer.let(f"alloca [{size} x {kind}], align 64")
+            self._memories[access] = self._take(access)
+        if self.are_written_beside:
+            self._second = self._take(self._accesses[0])
+
+    def _take(self, access: ElementAccess) -> str:
+        size = self.block * self.plan.lanes * self.plan.vectors
+        return self.writer.let(f"alloca [{size} x {ELEMENT_LLVM[access.element]}], align 64")
+
+    @property
+    def memories(self) -> list[str]:
+        """Memory of a block's panel, and of the next one's."""
+        return [self._memories[self._accesses[0]], self._second]
+
+    def written_beside(
+        self, counters: dict[Level, str], start: str, memories: Sequence[str], vectors: int, first: str
+    ) -> DepthBlock:
+        """The block from ``start`` on, whose panel is written: its tiles, from ``first`` on, write the next
+        one. The last panel is as long as the others, and begins with what the one before has, too."""
+        writer, plan, access = self.writer, self.plan, self._accesses[0]
+        depth, lanes = plan.reductions[-1].extent or 0, vectors * plan.lanes
+        after = writer.let(f"add i64 {start}, {self.block}")
+
+        def least(number: str, most: int) -> str:
+            return writer.intrinsic("smin", "i64", 1, [number, str(most)])
+
+        def panel(memory: str, at: str) -> Panel:
+            origin = writer.at(ELEMENT_LLVM[access.element], memory, writer.let(f"mul i64 {at}, {-lanes}"))
+            return Panel(origin, lanes)
+
+        now, later = (least(number, depth - self.block) for number in (start, after))
+        following = NextPanel(self, panel(memories[1], later), counters, start, later, first)
+        return DepthBlock(start, least(after, depth), {access: panel(memories[0], now)}, following)
 
     def write(
         self, counters: dict[Level, str], start: str, end: str, firsts: Sequence[int], left: str | None
     ) -> DepthBlock:
         """Fills them for some iterations and vectors, which begin at these lanes. Of ``left`` lanes, if that
         is given, the last one stands in those that do not exist."""
-        lanes = len(firsts) * self._plan.lanes
+        lanes = len(firsts) * self.plan.lanes
         panels = {access: self._fill(access, counters, start, end, lanes, left) for access in self._accesses}
         return DepthBlock(start, end, panels)
 
@@ -146,21 +187,18 @@ class Panels:
         self, access: ElementAccess, counters: dict[Level, str], start: str, end: str, lanes: int,
         left: str | None,
     ) -> Panel:  # fmt: skip
-        writer, kind = self._writer, ELEMENT_LLVM[access.element]
-        width = part_columns(self._plan.lanes)
+        writer, kind = self.writer, ELEMENT_LLVM[access.element]
+        width = part_columns(self.plan.lanes)
         panel = writer.at(kind, self._memories[access], writer.let(f"mul i64 {start}, {-lanes}"))
         whole, _ = writer.whole(start, end, width)
         with writer.loop("0", str(lanes), width, []) as group:
             rows = [self._row(access, counters, group.counter, row, left) for row in range(width)]
             self._ask_ahead(access, rows, end)
-            lane, vector = writer.at(kind, panel, group.counter), f"<{width} x {kind}>"
+            lane = writer.at(kind, panel, group.counter)
             with writer.loop_if_any(start, whole, width, []) as iteration:
                 places = [writer.at(kind, row, iteration.counter) for row in rows]
-                pieces = [writer.let(f"load {vector}, ptr {place}, align 1") for place in places]
-                for column, text in enumerate(interleaved(writer, kind, 1, pieces)):
-                    number = writer.let(f"add i64 {iteration.counter}, {column}")
-                    place = writer.at(kind, lane, writer.let(f"mul i64 {number}, {lanes}"))
-                    writer.do(f"store {vector} {text}, ptr {place}, align 1")
+                row = writer.let(f"mul i64 {iteration.counter}, {lanes}")
+                self._write_square(access, places, writer.at(kind, lane, row), lanes)
             with writer.loop_if_any(whole, end, 1, []) as iteration:
                 place = writer.at(kind, lane, writer.let(f"mul i64 {iteration.counter}, {lanes}"))
                 for offset, row in enumerate(rows):
@@ -169,10 +207,47 @@ class Panels:
                     writer.do(f"store {kind} {one}, ptr {writer.at(kind, place, offset)}, align 1")
         return Panel(panel, lanes)
 
+    def _write_square(self, access: ElementAccess, places: Sequence[str], target: str, lanes: int) -> None:
+        """Transposes as many iterations as there are rows, whose places these are."""
+        writer, kind, width = self.writer, ELEMENT_LLVM[access.element], len(places)
+        vector = f"<{width} x {kind}>"
+        pieces = [writer.let(f"load {vector}, ptr {place}, align 1") for place in places]
+        for column, text in enumerate(interleaved(writer, kind, 1, pieces)):
+            place = writer.at(kind, target, column * lanes)
+            writer.do(f"store {vector} {text}, ptr {place}, align 1")
+
+    def write_squares(
+        self, counters: dict[Level, str], number: str, count: int, panel: Panel, start: str
+    ) -> None:
+        """Writes some squares of the same rows, numbered along rows.
+
+        The panel begins at iteration ``start``. For each square a line of the rows is asked for, in the block
+        after."""
+        writer, access, width = self.writer, self._accesses[0], part_columns(self.plan.lanes)
+        kind, last, vector = ELEMENT_LLVM[access.element], self.plan.reductions[-1], self.plan.vector
+        assert vector is not None
+        group = writer.let(f"mul i64 {writer.let(f'udiv i64 {number}, {self.columns}')}, {width}")
+        column = writer.let(f"urem i64 {number}, {self.columns}")
+        lane = writer.let(f"add i64 {counters[vector]}, {group}")
+        first = writer.let(f"add i64 {start}, {writer.let(f'mul i64 {column}, {width}')}")
+        at = NestRegion({**counters, vector: lane, last: first})
+        target = writer.at(kind, panel.origin, writer.let(f"mul i64 {first}, {panel.lanes}"))
+        target = writer.at(kind, target, group)
+        for square in range(count):
+            step = square * width
+            places = [self._memory.pointer(at, access, {vector: row, last: step}) for row in range(width)]
+            self._write_square(access, places, writer.at(kind, target, step * panel.lanes), panel.lanes)
+            turn = writer.let(f"add i64 {column}, {square}")
+            asked = writer.let(f"add i64 {lane}, {writer.let(f'urem i64 {turn}, {width}')}")
+            row = NestRegion({**counters, vector: asked, last: start})
+            place = self._memory.pointer(row, access, {last: self.block})
+            line = writer.let(f"mul i64 {writer.let(f'udiv i64 {turn}, {width}')}, {LINE_BYTES}")
+            writer.prefetch(writer.at("i8", place, line))
+
     def _ask_ahead(self, access: ElementAccess, rows: Sequence[str], end: str) -> None:
         """Fetches the next block's part of the rows while this is computed: so many rows are no stream to a
         processor, and each line would be waited for."""
-        writer = self._writer
+        writer = self.writer
         for row in rows:
             following = writer.at(ELEMENT_LLVM[access.element], row, end)
             for offset in range(0, self.block * access.bytes, LINE_BYTES):
@@ -182,14 +257,69 @@ class Panels:
         self, access: ElementAccess, counters: dict[Level, str], group: str, row: int, left: str | None
     ) -> str:
         """The element of a lane in iteration 0."""
-        writer, vector = self._writer, self._plan.vector
+        writer, vector = self.writer, self.plan.vector
         assert vector is not None
         lane = writer.let(f"add i64 {group}, {row}")
         if left is not None:
             lane = writer.intrinsic("smin", "i64", 1, [lane, writer.let(f"sub i64 {left}, 1")])
         place = writer.let(f"add i64 {counters[vector]}, {lane}")
-        region = NestRegion({**counters, vector: place, self._plan.reductions[-1]: "0"})
+        region = NestRegion({**counters, vector: place, self.plan.reductions[-1]: "0"})
         return self._memory.pointer(region, access, {})
+
+
+class NextPanel(NamedTuple):
+    """Writes the panel of the next block while tiles compute."""
+
+    panels: Panels
+    panel: Panel
+    counters: dict[Level, str]
+    """Of the loops around the block."""
+    block: str
+    """The first iteration of the block that is computed."""
+    start: str
+    """The panel's first iteration."""
+    first: str
+    """Where the first tile begins."""
+
+    @property
+    def tiles(self) -> int:
+        """Counts the tiles that write it, if there are so many."""
+        plan, vectors = self.panels.plan, self.panel.lanes // self.panels.plan.lanes
+        extent = None if plan.tiled is None else plan.tiled.extent
+        most = vectors if extent is None else extent // plan.copies
+        for number in range(min(most, vectors), 0, -1):
+            if vectors % number == self.panels.columns % (vectors // number) == 0:
+                return number
+        return vectors
+
+    @property
+    def _together(self) -> int:
+        """Counts squares of an iteration."""
+        return self.panel.lanes // self.panels.plan.lanes // self.tiles
+
+    def write(self, counters: dict[Level, str]) -> None:
+        """Writes some squares in an iteration of a tile."""
+        writer, plan = self.panels.writer, self.panels.plan
+        assert plan.tiled is not None
+        iteration = writer.let(f"sub i64 {counters[plan.reductions[-1]]}, {self.block}")
+        number = writer.let(f"add i64 {self._iterations(counters[plan.tiled])}, {iteration}")
+        number = writer.let(f"mul i64 {number}, {self._together}")
+        self.panels.write_squares(counters, number, self._together, self.panel, self.start)
+
+    def end(self, tile: str) -> None:
+        """Writes what tiles before this one have left."""
+        writer, count = self.panels.writer, self.tiles * self.panels.block * self._together
+        done = writer.let(f"mul i64 {self._iterations(tile)}, {self._together}")
+        with writer.loop_if_any(done, str(count), 1, []) as square:
+            self.panels.write_squares(self.counters, square.counter, 1, self.panel, self.start)
+
+    def _iterations(self, tile: str) -> str:
+        """Counts those of tiles before one."""
+        writer = self.panels.writer
+        tiles = writer.let(
+            f"udiv i64 {writer.let(f'sub i64 {tile}, {self.first}')}, {self.panels.plan.copies}"
+        )
+        return writer.let(f"mul i64 {tiles}, {self.panels.block}")
 
 
 class WordPanels:

@@ -35,6 +35,7 @@ def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     accumulators, copies = request.param
     monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
     monkeypatch.setattr(planner, "copies", lambda: copies)
+    monkeypatch.setattr(tiles, "has_masks", lambda: False)  # test_panels_beside.py is about those
 
 
 def product(columns: int, depth: int, start: int) -> Body:
