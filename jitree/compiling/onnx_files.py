@@ -9,6 +9,9 @@ beforehand: first of the padding, then of the elements.
 
 Padding by other elements of the tensor (reflect, edge, wrap) is wrong by a tensor's size in the compiler. So
 the elements are gathered by their indices.
+
+DepthToSpace whose blocks are the faster channels (mode CRD) is computed by the importer as if they were the
+slower ones. So the channels are gathered in that order.
 """
 
 from __future__ import annotations
@@ -65,6 +68,26 @@ def replace_forms(model: Any) -> None:
                 _slice_before(graph, index, ends)
         elif node.op_type == "Pad":
             _gather(graph, index, shapes.get(node.input[0]), weights)
+        elif node.op_type == "DepthToSpace":
+            _order_channels(graph, index, shapes.get(node.input[0]))
+
+
+def _order_channels(graph: Any, index: int, shape: Shape | None) -> None:
+    """Makes blocks the slower channels of a DepthToSpace."""
+    import onnx
+
+    node = graph.node[index]
+    attributes = {one.name: one for one in node.attribute}
+    if "mode" not in attributes or attributes["mode"].s != b"CRD" or shape is None or not shape[1]:
+        return
+    attributes["mode"].s = b"DCR"
+    order = np.arange(shape[1]).reshape(-1, attributes["blocksize"].i ** 2).T
+    if len(order.T) > 1:
+        name = f"{node.output[0]}__ordered"
+        graph.initializer.append(onnx.numpy_helper.from_array(order.flatten(), f"{name}_channels"))
+        inputs = [node.input[0], f"{name}_channels"]
+        node.input[0] = name
+        graph.node.insert(index, onnx.helper.make_node("Gather", inputs, [name], name, axis=1))
 
 
 def _gather(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]) -> None:

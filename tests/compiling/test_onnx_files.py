@@ -108,6 +108,8 @@ UNCHANGED = {
     '{ y = Conv<strides=[4], auto_pad="SAME_UPPER">(x, w) }',
     "padding by zeros": "(float[2] x) => (float[4] y) <int64[2] p = {1,1}> { y = Pad(x, p) }",
     "padding that is computed": '(float[2] x, int64[2] p) => (float[N] y) { y = Pad<mode="edge">(x, p) }',
+    "blocks as the importer takes them": "(float[1,4,2,3] x) => (float[1,1,4,6] y) "
+    "{ y = DepthToSpace<blocksize=2>(x) }",
     "less of a tensor": '(float[4] x) => (float[3] y) <int64[2] p = {0,-1}> { y = Pad<mode="edge">(x, p) }',
 }
 
@@ -136,6 +138,18 @@ def test_padding_by_elements_gathers_them(mode: str) -> None:
         replace_forms(model)
         assert {node.op_type for node in model.graph.node} == {"Gather"}
         np.testing.assert_array_equal(results(model, x=x)[0], expected)
+
+
+@pytest.mark.parametrize("channels", [4, 12])
+def test_channels_of_blocks_are_ordered_as_the_importer_takes_them(channels: int) -> None:
+    x = np.arange(channels * 6, dtype=np.float32).reshape(1, channels, 2, 3)
+    text = f"(float[N,{channels},H,W] x) => (float[N,C,I,J] y) "
+    model = parsed(text + '{ y = DepthToSpace<blocksize=2, mode="CRD">(x) }')
+    expected = results(model, x=x)[0]
+    replace_forms(model)
+    assert [node.op_type for node in model.graph.node][:-1] == ["Gather"] * (channels > 4)
+    assert [one.s for one in model.graph.node[-1].attribute if one.name == "mode"] == [b"DCR"]
+    np.testing.assert_array_equal(results(model, x=x)[0], expected)
 
 
 def test_element_types_are_cast_at_the_beginning() -> None:
