@@ -9,6 +9,11 @@ beforehand: first of the padding, then of the elements.
 
 Padding by other elements of the tensor (reflect, edge, wrap) is wrong by a tensor's size in the compiler. So
 the elements are gathered by their indices.
+
+DepthToSpace whose blocks are the faster channels (mode CRD) is computed by the importer as if they were the
+slower ones. So the channels are gathered in that order.
+
+Transposed convolutions are written in phases (`onnx_phases.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +32,13 @@ from jitree.compiling.onnx_inputs import (
     check_model,
     choose,
     inputs_of,
+    integers,
     operator_of,
     shape_of,
     tensors_of,
     type_name,
 )
+from jitree.compiling.onnx_phases import part_phases
 from jitree.compiling.programs import INSTALL, CompilerWork
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError, pass_interruption
 
@@ -65,6 +72,28 @@ def replace_forms(model: Any) -> None:
                 _slice_before(graph, index, ends)
         elif node.op_type == "Pad":
             _gather(graph, index, shapes.get(node.input[0]), weights)
+        elif node.op_type == "DepthToSpace":
+            _order_channels(graph, index, shapes.get(node.input[0]))
+        elif node.op_type == "ConvTranspose":
+            part_phases(graph, index, shapes.get(node.input[0]), weights)
+
+
+def _order_channels(graph: Any, index: int, shape: Shape | None) -> None:
+    """Makes blocks the slower channels of a DepthToSpace."""
+    import onnx
+
+    node = graph.node[index]
+    attributes = {one.name: one for one in node.attribute}
+    if "mode" not in attributes or attributes["mode"].s != b"CRD" or shape is None or not shape[1]:
+        return
+    attributes["mode"].s = b"DCR"
+    order = np.arange(shape[1]).reshape(-1, attributes["blocksize"].i ** 2).T
+    if len(order.T) > 1:
+        name = f"{node.output[0]}__ordered"
+        graph.initializer.append(onnx.numpy_helper.from_array(order.flatten(), f"{name}_channels"))
+        inputs = [node.input[0], f"{name}_channels"]
+        node.input[0] = name
+        graph.node.insert(index, onnx.helper.make_node("Gather", inputs, [name], name, axis=1))
 
 
 def _gather(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]) -> None:
@@ -100,15 +129,15 @@ def _gather(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]
 def _trimmed(node: Any, shapes: dict[str, Shape | None]) -> dict[int, int]:
     """Shortens the padding; returns where the operand has to end, by axis."""
     given, attributes = shapes.get(node.input[0]), {one.name: one for one in node.attribute}
-    kernel: Shape = _integers(attributes, "kernel_shape")
+    kernel: Shape = integers(attributes, "kernel_shape")
     if not kernel:  # of a convolution, which has weights
         kernel = next((shapes.get(name) or () for name in node.input[1:2]), ())[2:]
     automatic = attributes["auto_pad"].s if "auto_pad" in attributes else b"NOTSET"
     if given is None or automatic != b"NOTSET" or ("ceil_mode" in attributes and attributes["ceil_mode"].i):
         return {}
     rank, ends = len(given) - 2, {}
-    strides, dilations = (_integers(attributes, name) or (1,) * rank for name in ("strides", "dilations"))
-    pads = list(_integers(attributes, "pads") or (0,) * (2 * rank))
+    strides, dilations = (integers(attributes, name) or (1,) * rank for name in ("strides", "dilations"))
+    pads = list(integers(attributes, "pads") or (0,) * (2 * rank))
     if not len(pads) == 2 * len(strides) == 2 * len(dilations) == 2 * rank:
         return {}
     for axis, (size, width) in enumerate(zip(given[2:], kernel, strict=False)):
@@ -125,10 +154,6 @@ def _trimmed(node: Any, shapes: dict[str, Shape | None]) -> dict[int, int]:
     if "pads" in attributes:
         attributes["pads"].ints[:] = pads
     return ends
-
-
-def _integers(attributes: dict[str, Any], name: str) -> tuple[int, ...]:
-    return tuple(attributes[name].ints) if name in attributes else ()
 
 
 def _slice_before(graph: Any, index: int, ends: dict[int, int]) -> None:

@@ -214,6 +214,11 @@ def tensors_of(graph: Any) -> Iterator[Any]:
                 yield from tensors_of(inner)
 
 
+def integers(attributes: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """The numbers of an attribute; none where the node lacks it."""
+    return tuple(attributes[name].ints) if name in attributes else ()
+
+
 def operator_of(node: Any) -> str:
     """With its domain, where that is not ONNX's own."""
     return str(node.op_type if node.domain in _OWN else f"{node.domain}.{node.op_type}")

@@ -166,6 +166,13 @@ FORMS = {
     "padding by elements": (
         '(float[1,6] x) => (float[1,10] y) <int64[4] p = {0,2,0,2}> { y = Pad<mode="reflect">(x, p) }'
     ),
+    "a transposed convolution in groups": (
+        "(float[1,2,2,3] x) => (float[1,2,4,6] y) <float[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}> "
+        "{ y = ConvTranspose<strides=[2,2], group=2>(x, w) }"
+    ),
+    "blocks that are the faster channels": (
+        '(float[1,8,2,3] x) => (float[1,2,4,6] y) { y = DepthToSpace<blocksize=2, mode="CRD">(x) }'
+    ),
     "a size that depends on values, stated wrongly": "(float[4] x) => (int64[1,9] y) { y = NonZero(x) }",
     "f64": "(double[3,4] x) => (double[3] y) <int64[1] a = {1}> { y = ReduceSum<keepdims=0>(x, a) }",
     "nothing to give": "() => (float[2] y) { y = Constant<value = float[2] {1, 2}>() }",

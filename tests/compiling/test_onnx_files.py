@@ -108,6 +108,16 @@ UNCHANGED = {
     '{ y = Conv<strides=[4], auto_pad="SAME_UPPER">(x, w) }',
     "padding by zeros": "(float[2] x) => (float[4] y) <int64[2] p = {1,1}> { y = Pad(x, p) }",
     "padding that is computed": '(float[2] x, int64[2] p) => (float[N] y) { y = Pad<mode="edge">(x, p) }',
+    "transposed by one": "(float[1,1,4] x) => (float[1,1,5] y) <float[1,1,2] w = {1, 2}> "
+    "{ y = ConvTranspose(x, w) }",
+    "transposed by computed filters": "(float[1,2,4] x, float[2,3,2] w) => (float[1,3,8] y) "
+    "{ y = ConvTranspose<strides=[2]>(x, w) }",
+    "transposed of an open size": "(float[1,1,N] x) => (float[1,1,M] y) <float[1,1,2] w = {1, 2}> "
+    "{ y = ConvTranspose<strides=[2]>(x, w) }",
+    "transposed by stated results": "(float[1,1,3] x) => (float[1,1,5] y) <float[1,1,2] w = {1, 2}> "
+    "{ y = ConvTranspose<strides=[2], output_shape=[5]>(x, w) }",
+    "blocks as the importer takes them": "(float[1,4,2,3] x) => (float[1,1,4,6] y) "
+    "{ y = DepthToSpace<blocksize=2>(x) }",
     "less of a tensor": '(float[4] x) => (float[3] y) <int64[2] p = {0,-1}> { y = Pad<mode="edge">(x, p) }',
 }
 
@@ -136,6 +146,44 @@ def test_padding_by_elements_gathers_them(mode: str) -> None:
         replace_forms(model)
         assert {node.op_type for node in model.graph.node} == {"Gather"}
         np.testing.assert_array_equal(results(model, x=x)[0], expected)
+
+
+PHASES = {
+    "2 by 2": "kernel_shape=[2,2], strides=[2,2]",
+    "4 by 4, whose edges go": "kernel_shape=[4,4], strides=[2,2], pads=[1,1,1,1]",
+    "3 by 3, one more": "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]",
+    "unequal": "kernel_shape=[2,5], strides=[3,2], pads=[0,1,0,0], output_padding=[2,0]",
+    "one stride": "kernel_shape=[3,3], strides=[1,2]",
+}
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_phases_of_a_transposed_convolution_are_features(name: str) -> None:
+    random = np.random.default_rng(0)
+    rows, columns = map(int, PHASES[name][14:17].split(","))
+    text = f"(float[N,4,3,5] x) => (float[N,C,I,J] y) {{ y = ConvTranspose<{PHASES[name]}>(x, w, b) }}"
+    model = parsed(text)
+    for weight, shape in (("w", (4, 3, rows, columns)), ("b", (3,))):
+        array = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, weight))
+    x = random.standard_normal((2, 4, 3, 5)).astype(np.float32)
+    expected = results(model, x=x)[0]
+    replace_forms(model)
+    operators = ["Conv", "Reshape", "Transpose", "Reshape", "Slice"]
+    assert [node.op_type for node in model.graph.node] == operators
+    np.testing.assert_allclose(results(model, x=x)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [4, 12])
+def test_channels_of_blocks_are_ordered_as_the_importer_takes_them(channels: int) -> None:
+    x = np.arange(channels * 6, dtype=np.float32).reshape(1, channels, 2, 3)
+    text = f"(float[N,{channels},H,W] x) => (float[N,C,I,J] y) "
+    model = parsed(text + '{ y = DepthToSpace<blocksize=2, mode="CRD">(x) }')
+    expected = results(model, x=x)[0]
+    replace_forms(model)
+    assert [node.op_type for node in model.graph.node][:-1] == ["Gather"] * (channels > 4)
+    assert [one.s for one in model.graph.node[-1].attribute if one.name == "mode"] == [b"DCR"]
+    np.testing.assert_array_equal(results(model, x=x)[0], expected)
 
 
 def test_element_types_are_cast_at_the_beginning() -> None:

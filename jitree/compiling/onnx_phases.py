@@ -1,0 +1,118 @@
+"""Writes transposed convolutions as convolutions, whose features are those of each phase.
+
+The compiler makes of one with strides a convolution over an image with zeros between the elements; strides of
+two leave a quarter of its products. An element of the result at ``stride * step + phase`` is made by the taps
+``phase + stride * n`` of the filter, of the elements ``step - n``. So all elements of a phase are what one
+convolution with these taps makes of the elements as they are. Afterwards phases are interleaved, and what the
+padding takes away is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from jitree.base.records import NamedTuple
+from jitree.compiling.onnx_inputs import Shape, integers
+
+
+class _Phases(NamedTuple):
+    """The sizes of a transposed convolution, by dimension."""
+
+    strides: Sequence[int]
+    taps: Sequence[int]
+    """Of a phase, the last ones zeros for phases that have less."""
+    starts: Sequence[int]
+    """Where the result begins among the elements of all phases."""
+    ends: Sequence[int]
+    steps: Sequence[int]
+    """The elements of a phase."""
+    rests: Sequence[int]
+    """Steps after the last element."""
+
+
+def part_phases(graph: Any, index: int, shape: Shape | None, weights: Mapping[str, Any]) -> None:
+    """Replaces a transposed convolution with strides; others, and those of open sizes, stay."""
+    import onnx
+
+    node = graph.node[index]
+    attributes = {one.name: one for one in node.attribute}
+    names = [name for name in node.input[1:] if name]
+    if shape is None or None in shape[1:] or any(name not in weights for name in names):
+        return
+    filters, *biases = [onnx.numpy_helper.to_array(weights[name]) for name in names]
+    sizes = [size or 0 for size in shape[2:]]
+    phases = _phases(attributes, sizes, filters.shape[2:])
+    groups = attributes["group"].i if "group" in attributes else 1
+    if phases is None or filters.shape[0] % groups:
+        return
+    arrays = {"filters": _filters(filters, groups, phases)}
+    if biases:
+        arrays["bias"] = np.repeat(biases[0], prod(phases.strides))
+    features, rank = filters.shape[1] * groups, len(sizes)
+    joined = [step * stride for step, stride in zip(phases.steps, phases.strides, strict=True)]
+    arrays |= {
+        "parted": np.array([0, features, *phases.strides, *phases.steps]),
+        "joined": np.array([0, features, *joined]),
+        "starts": np.array(phases.starts),
+        "ends": np.array(phases.ends),
+        "axes": np.arange(2, rank + 2),
+    }
+    name, value = f"{node.output[0]}__phases", node.input[0]
+    for part, array in arrays.items():
+        graph.initializer.append(onnx.numpy_helper.from_array(array, f"{name}_{part}"))
+    order = [0, 1, *(axis + part for axis in range(2, rank + 2) for part in (rank, 0))]
+    pads = [*(tap - 1 for tap in phases.taps), *phases.rests]
+    last = node.output[0]
+    del graph.node[index]
+    chain: list[tuple[str, list[str], dict[str, Any]]] = [
+        ("Conv", ["filters", "bias"][: len(names)], {"pads": pads, "group": groups}),
+        ("Reshape", ["parted"], {}),
+        ("Transpose", [], {"perm": order}),
+        ("Reshape", ["joined"], {}),
+        ("Slice", ["starts", "ends", "axes"], {}),
+    ]
+    for number, (operator, parts, settings) in enumerate(chain):
+        inputs = [value, *(f"{name}_{part}" for part in parts)]
+        value = last if operator == "Slice" else f"{name}_{number}"
+        graph.node.insert(index + number, onnx.helper.make_node(operator, inputs, [value], **settings))
+
+
+def _phases(attributes: Mapping[str, Any], sizes: Sequence[int], kernel: Sequence[int]) -> _Phases | None:
+    """None where there is one phase, or where sizes are said in another way."""
+    rank = len(sizes)
+    strides = integers(attributes, "strides") or (1,) * rank
+    pads = integers(attributes, "pads") or (0,) * (2 * rank)
+    extra = integers(attributes, "output_padding") or (0,) * rank
+    automatic = attributes["auto_pad"].s if "auto_pad" in attributes else b"NOTSET"
+    if automatic != b"NOTSET" or "output_shape" in attributes or {*integers(attributes, "dilations")} - {1}:
+        return None
+    if not len(kernel) == len(strides) == len(extra) == len(pads) // 2 == rank or set(strides) == {1}:
+        return None
+    ends = [
+        (size - 1) * stride + width - cut + more
+        for size, stride, width, cut, more in zip(sizes, strides, kernel, pads[rank:], extra, strict=True)
+    ]
+    steps = [-(-end // stride) for end, stride in zip(ends, strides, strict=True)]
+    rests = [step - size for step, size in zip(steps, sizes, strict=True)]
+    taps = [-(-width // stride) for width, stride in zip(kernel, strides, strict=True)]
+    return _Phases(strides, taps, pads[:rank], ends, steps, rests) if min(rests) >= 0 else None
+
+
+def _filters(filters: Any, groups: int, phases: _Phases) -> Any:
+    """Writes filters as those of phases.
+
+    (channels, features of a group, rows, …) → (features and phases, channels of a group, taps, …)
+    """
+    rank, pairs = len(phases.taps), list(zip(phases.taps, phases.strides, strict=True))
+    padding = [
+        (0, tap * stride - width) for (tap, stride), width in zip(pairs, filters.shape[2:], strict=True)
+    ]
+    filters = np.pad(filters, [(0, 0), (0, 0), *padding])
+    filters = filters.reshape(groups, -1, filters.shape[1], *(part for pair in pairs for part in pair))
+    filters = np.flip(filters, tuple(3 + 2 * axis for axis in range(rank)))
+    filters = filters.transpose([0, 2, *range(4, 4 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2)])
+    return np.ascontiguousarray(filters.reshape(prod(filters.shape[: 2 + rank]), -1, *phases.taps))
