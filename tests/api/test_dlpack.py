@@ -132,6 +132,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
     "a byte of two bytes": {"code": 10},
     "no rank": {"rank": -1},
     "sizes nowhere": {"rank": 2, "shape": None},
+    "elements beyond all memory": {"byte_offset": (1 << 64) - 1},
 }
 
 
@@ -172,6 +173,18 @@ def test_arrays_that_their_library_has_deleted(session: Session, is_deleted: boo
 
     Deleted.is_deleted = lambda self: is_deleted  # type: ignore[attr-defined]
     with pytest.raises(InvalidArgumentError, match=f"Deleted cannot be taken: .*{why}"):
+        session.to_device(Deleted(np.zeros(4, np.float32)))
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_arrays_that_are_deleted_after_their_device_is_known(session: Session, is_deleted: bool) -> None:
+    class Deleted(Producer):
+        def __dlpack__(self, **options: Any) -> Any:
+            raise TypeError("nothing is left of it")
+
+    Deleted.is_deleted = lambda self: is_deleted  # type: ignore[attr-defined]
+    expected = InvalidArgumentError if is_deleted else TypeError
+    with pytest.raises(expected, match="deleted or donated" if is_deleted else "nothing is left"):
         session.to_device(Deleted(np.zeros(4, np.float32)))
 
 
