@@ -150,6 +150,24 @@ def test_capsules_that_no_array_has(session: Session, claims: dict[str, Any]) ->
             session.to_device(Strange(np.zeros(shape, np.float16)))
 
 
+def test_offsets_that_wrap_in_machine_code() -> None:
+    """The place would be before the one that the capsule states."""
+
+    class Before(Producer):
+        def __dlpack__(self, **options: Any) -> Any:
+            capsule = super().__dlpack__(**options)
+            dlpack._tensor(capsule).byte_offset = (1 << 64) - 4
+            return capsule
+
+    values = np.arange(5, dtype=np.float32)
+    with Session("local-sync") as session:
+        module = session.load(ARITHMETIC)
+        for _ in range(2):
+            assert np.array_equal(module.add(Producer(values[1:]), values[1:]), values[1:] * 2)
+            with pytest.raises(InvalidArgumentError, match="Before cannot be taken: no memory is"):
+                module.add(Before(values[1:]), values[1:])
+
+
 @pytest.mark.parametrize("sizes", [(-1, 1, 1), (0, 1 << 62, 1 << 62), (1 << 32, 1 << 32, 4)])
 def test_shapes_that_no_array_has(session: Session, sizes: tuple[int, ...]) -> None:
     class Strange(Producer):
