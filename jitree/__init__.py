@@ -49,6 +49,14 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0"
 
+_archive = getattr(__spec__.loader, "archive", None)  # of zipimport
+if _archive is not None:
+    raise ImportError(
+        f"jitree cannot run from the archive '{_archive}': it maps machine code and reads tables from files "
+        "beside its sources; unpack the archive, or install jitree into a folder (pip install --target)",
+        name="jitree",
+    )
+
 _LAZY = {
     "Array": "jitree.api.array",
     "Call": "jitree.api.module",

@@ -39,8 +39,23 @@ def shown(value: object) -> str:
     except Exception as error:
         if is_interruption(error):
             raise
-        text = f"({error})"
+        text = f"({text_of(error)})"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says. Its class may have code for that, which may fail."""
+    try:
+        return str(error)
+    except Exception as failure:
+        if is_interruption(failure):
+            raise
+        return f"it has no text: its class raises {type(failure).__name__}"
+
+
+def said(error: BaseException) -> str:
+    """The class of an error, and what it says."""
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def described(value: object) -> str:

@@ -38,6 +38,7 @@ CPU_DEVICE: Final = (1, 0)
 _MOST_DIMENSIONS: Final = 64
 """Numpy's NPY_MAXDIMS"""
 _MOST_BYTES: Final = (1 << 63) - 1
+_DELETED: Final = "it has been deleted or donated"
 _NAMES: Final = {code: name for name, code in CODES.items()}
 _LETTERS: Final = {code: kind for kind, code in KINDS.items()}
 
@@ -214,14 +215,19 @@ def device_kind(value: object) -> int | None:
         raise
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         pass_interruption(error)
-        is_deleted = attribute_of(value, "is_deleted")  # of jax, which then fails somewhere inside
-        why = "it has been deleted or donated" if is_deleted is not None and is_deleted() else error
+        why = _DELETED if _is_deleted(value) else error
         raise InvalidArgumentError(
             f"an array of type {type(value).__name__} cannot be taken: {why}; pass one whose elements "
             "lie in host memory or on the session's device"
         ) from error
     kind: int = place[0]
     return kind
+
+
+def _is_deleted(value: object) -> bool:
+    """Whether it is an array of jax that says so. Its methods then fail somewhere inside."""
+    is_deleted = attribute_of(value, "is_deleted")
+    return is_deleted is not None and bool(is_deleted())
 
 
 def is_importable(value: object) -> bool:
@@ -243,7 +249,7 @@ def require_memory(address: int | None, shape: Sequence[int]) -> None:
 
 
 def shape_of(tensor: Any) -> list[int]:
-    """Reads a tensor's shape. BufferError for one that no array has.
+    """Reads a tensor's shape. BufferError for one that no array has, and elements beyond all memory.
 
     Numpy refuses such sizes by a ValueError, which may be the producer's own, too."""
     is_stated = 0 <= tensor.rank <= _MOST_DIMENSIONS and (tensor.rank == 0 or tensor.shape)
@@ -251,6 +257,8 @@ def shape_of(tensor: Any) -> list[int]:
     length = math.prod(size or 1 for size in shape) * max(tensor.bits // 8, 1)
     if any(size < 0 for size in shape) or length > _MOST_BYTES:
         raise BufferError(f"no array has {tensor.rank} dimensions of the sizes that it states")
+    if (tensor.data or 0) + tensor.byte_offset + length > _MOST_BYTES:
+        raise BufferError(f"no memory is {tensor.byte_offset} bytes after the place that it states")
     return shape
 
 
@@ -286,10 +294,13 @@ def import_array(value: Any) -> npt.NDArray[Any]:
         array = np.from_dlpack(exchange)
     except RecursionError:
         raise
-    except (BufferError, RuntimeError) as error:
+    except (BufferError, RuntimeError, TypeError) as error:
         pass_interruption(error)
+        is_deleted = _is_deleted(value)  # since its device was asked for
+        if isinstance(error, TypeError) and not is_deleted:
+            raise
         raise InvalidArgumentError(
-            f"an array of type {type(value).__name__} cannot be taken: {error}"
+            f"an array of type {type(value).__name__} cannot be taken: {_DELETED if is_deleted else error}"
         ) from error
     return array if exchange.dtype is None else array.view(exchange.dtype)
 

@@ -10,7 +10,7 @@ from _thread import _local
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
-from jitree.base.arguments import shown
+from jitree.base.arguments import said, shown
 from jitree.base.finalizers import Unique, guard
 from jitree.errors import InternalError, InvalidArgumentError, StatusError, is_interruption
 
@@ -269,7 +269,7 @@ def _fail(event: ObservedEvent, error: Exception) -> NoReturn:
     the call that waits."""
     from jitree.base.folding import fold_tracebacks
 
-    failure = InternalError(f"what looks at {event.name} failed: {type(error).__name__}: {error}")
+    failure = InternalError(f"what looks at {event.name} failed: {said(error)}")
     fold_tracebacks(error)
     failure.raised, failure.raised_at = error, error.__traceback__
     raise failure from error

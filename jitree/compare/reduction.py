@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jitree import errors
+from jitree.base.arguments import said
 from jitree.base.events import DISPATCH
 from jitree.compare.differences import diff
 from jitree.compare.lone_dispatch import LoneDispatch, require_folder, save_reproduction
@@ -105,7 +106,7 @@ def _wrong(function: Function, inputs: Sequence[Any], names: Sequence[str]) -> t
         if isinstance(error, errors.StatusError) and progress.begun not in (None, progress.done):
             return progress.begun, str(error)
         since = f", after {progress.last}" if progress.last else ""
-        what = error if isinstance(error, errors.StatusError) else f"{type(error).__name__}: {error}"
+        what = error if isinstance(error, errors.StatusError) else said(error)
         raise errors.FailedPreconditionError(
             f"reduce: the call fails in no dispatch{since}: {what}"
         ) from error

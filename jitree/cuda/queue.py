@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from jitree import errors
 from jitree.base import cancel_scopes
+from jitree.base.arguments import said
 from jitree.base.cancel_scopes import CURRENT
 from jitree.base.finalizers import end_each, guard
 from jitree.cuda.completion import InboxThread
@@ -375,7 +376,7 @@ def _failure(name: str, signal: Fence | None, error: BaseException) -> errors.St
         raise error
     if isinstance(error, errors.StatusError):
         return error
-    failure = errors.InternalError(f"{name} failed: {type(error).__name__}: {error}")
+    failure = errors.InternalError(f"{name} failed: {said(error)}")
     failure.__cause__ = error
     return failure
 

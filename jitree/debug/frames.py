@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base import elements
+from jitree.base.arguments import said
 from jitree.base.records import NamedTuple
 from jitree.debug.code import REF, Codes, FunctionCode
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, pass_interruption, printable
@@ -225,7 +226,7 @@ def evaluate(text: str, frame: Frame | None, names: Mapping[str, Any], show: Sho
         return eval(code, {"_read": read, "np": np, **names})
     except Exception as error:
         pass_interruption(error)
-        raise InvalidArgumentError(f"`{shortened(text)}`: {type(error).__name__}: {error}") from None
+        raise InvalidArgumentError(f"`{shortened(text)}`: {said(error)}") from None
 
 
 def read_global(record: ModuleRecord, held: Callable[[int], object], name: str) -> Any:
@@ -309,7 +310,7 @@ class Showing:
             return printable(repr(value))
         except Exception as error:  # of any class; of an integer with too many digits
             pass_interruption(error)
-            raise InvalidArgumentError(f"it cannot be shown: {type(error).__name__}: {error}") from None
+            raise InvalidArgumentError(f"it cannot be shown: {said(error)}") from None
 
     def _item(self, item: object) -> str:
         if isinstance(item, VmList):

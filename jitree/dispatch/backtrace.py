@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jitree.base.folding import is_caller
 from jitree.base.records import NamedTuple
 from jitree.dispatch.plain.calls import call_import
-from jitree.errors import CancelledError, DeadlineExceededError, StatusError, locations
+from jitree.errors import CancelledError, DeadlineExceededError, StatusError, ignored, locations
 from jitree.regs.machine import FRAME_WORDS, Machine
 from jitree.regs.records import FunctionRecord
 from jitree.vmfb.words import OPCODE
@@ -135,7 +135,13 @@ def annotate(error: BaseException, machine: Machine) -> None:
             error.with_context(f"while invoking host function {native}")
     elif lines:
         called = [f"while invoking host function {native}"] if native else []
-        error.add_note("\n  ".join(["VM backtrace, innermost first:", *called, *lines]))
+        add_note(error, "\n  ".join(["VM backtrace, innermost first:", *called, *lines]))
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Adds a note to an error. Its class may have something else in the place of the notes."""
+    with ignored(TypeError, AttributeError):
+        BaseException.add_note(error, text)
 
 
 def _native_callee(function: FunctionRecord, word: int) -> str | None:

@@ -474,7 +474,9 @@ class Invoker(ContextGate):
             if isinstance(error, StatusError):
                 error.with_context(f"before that {text}")
             else:
-                error.add_note(text)
+                from jitree.dispatch.backtrace import add_note
+
+                add_note(error, text)
 
     def _overflow(self, machine: Machine, function: VmFunction) -> ResourceExhaustedError:
         error = ResourceExhaustedError("stack overflow in Python code that the program called")

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from jitree.api.calls.refusal import describe
 from jitree.api.function import Function
-from jitree.base.arguments import seconds
+from jitree.base.arguments import said, seconds
 from jitree.base.finalizers import Unique
 from jitree.errors import (
     DeadlineExceededError,
@@ -184,7 +184,7 @@ def contained(function: Callable[..., T], *arguments: Any) -> T:
     except BaseException as error:
         if isinstance(error, Exception) and not isinstance(error, _ENDINGS):
             raise
-        raise UnknownError(f"the function ended with {type(error).__name__}: {error}") from error
+        raise UnknownError(f"the function ended with {said(error)}") from error
 
 
 class Admission(Unique, abc.ABC):

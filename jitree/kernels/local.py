@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jitree.base.arguments import said
 from jitree.base.callbacks import Callback, keep
 from jitree.base.folding import fold_tracebacks
 from jitree.base.records import rows_of
 from jitree.codegen.record import atomic_load, place_of
+from jitree.dispatch.backtrace import add_note
 from jitree.errors import InternalError, InvalidArgumentError, StatusError, is_interruption
 from jitree.hal.command_layout import (
     ENTRY_INTERPRETED,
@@ -370,9 +372,9 @@ def failure_of(error: Exception, what: str) -> StatusError:
     """What a kernel raised, as the failure of its dispatch."""
     if isinstance(error, StatusError):
         return error.with_context(what)
-    error.add_note(what)
+    add_note(error, what)
     fold_tracebacks(error)
-    failure = InternalError(f"{type(error).__name__}: {error}", what)
+    failure = InternalError(said(error), what)
     failure.raised, failure.raised_at = error, error.__traceback__
     failure.__cause__ = error
     return failure

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from jitree.api.load_order import IMPORTED_NAME
+from jitree.base.arguments import said
 from jitree.errors import (
     NonFiniteError,
     StatusError,
@@ -30,7 +31,7 @@ def error_line(error: BaseException) -> str:
     UNAVAILABLE, another failure that is not a status INTERNAL."""
     place = raised_by_custom_module(error.__traceback__)
     if place is not None and not isinstance(error, StatusError):
-        return "; ".join([f"{place}: UNKNOWN", f"{type(error).__name__}: {error}", *_notes(error)])
+        return "; ".join([f"{place}: UNKNOWN", f"{said(error)}", *_notes(error)])
     if isinstance(error, StatusError):
         text = "; ".join([str(error), *error.backtrace])
     elif isinstance(error, ImportError):
@@ -40,7 +41,7 @@ def error_line(error: BaseException) -> str:
     elif isinstance(error, MemoryError):
         text = f"RESOURCE_EXHAUSTED; there is not enough memory: {str(error) or type(error).__name__}"
     else:
-        text = f"INTERNAL; {type(error).__name__}: {error}; this is a defect of jitree (--verbose tells more)"
+        text = f"INTERNAL; {said(error)}; this is a defect of jitree (--verbose tells more)"
     # what a program computes is not found where it was looked for: the dispatch that made it comes first
     where = None if isinstance(error, NonFiniteError) else raised_at(error.__traceback__)
     return f"{where}: {text}" if where else text

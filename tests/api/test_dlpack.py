@@ -132,6 +132,7 @@ CLAIMS: dict[str, dict[str, Any]] = {
     "a byte of two bytes": {"code": 10},
     "no rank": {"rank": -1},
     "sizes nowhere": {"rank": 2, "shape": None},
+    "elements beyond all memory": {"byte_offset": (1 << 64) - 1},
 }
 
 
@@ -147,6 +148,24 @@ def test_capsules_that_no_array_has(session: Session, claims: dict[str, Any]) ->
     for shape in ((), (4,)):
         with pytest.raises(InvalidArgumentError, match="Strange cannot be taken"):
             session.to_device(Strange(np.zeros(shape, np.float16)))
+
+
+def test_offsets_that_wrap_in_machine_code() -> None:
+    """The place would be before the one that the capsule states."""
+
+    class Before(Producer):
+        def __dlpack__(self, **options: Any) -> Any:
+            capsule = super().__dlpack__(**options)
+            dlpack._tensor(capsule).byte_offset = (1 << 64) - 4
+            return capsule
+
+    values = np.arange(5, dtype=np.float32)
+    with Session("local-sync") as session:
+        module = session.load(ARITHMETIC)
+        for _ in range(2):
+            assert np.array_equal(module.add(Producer(values[1:]), values[1:]), values[1:] * 2)
+            with pytest.raises(InvalidArgumentError, match="Before cannot be taken: no memory is"):
+                module.add(Before(values[1:]), values[1:])
 
 
 @pytest.mark.parametrize("sizes", [(-1, 1, 1), (0, 1 << 62, 1 << 62), (1 << 32, 1 << 32, 4)])
@@ -172,6 +191,18 @@ def test_arrays_that_their_library_has_deleted(session: Session, is_deleted: boo
 
     Deleted.is_deleted = lambda self: is_deleted  # type: ignore[attr-defined]
     with pytest.raises(InvalidArgumentError, match=f"Deleted cannot be taken: .*{why}"):
+        session.to_device(Deleted(np.zeros(4, np.float32)))
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_arrays_that_are_deleted_after_their_device_is_known(session: Session, is_deleted: bool) -> None:
+    class Deleted(Producer):
+        def __dlpack__(self, **options: Any) -> Any:
+            raise TypeError("nothing is left of it")
+
+    Deleted.is_deleted = lambda self: is_deleted  # type: ignore[attr-defined]
+    expected = InvalidArgumentError if is_deleted else TypeError
+    with pytest.raises(expected, match="deleted or donated" if is_deleted else "nothing is left"):
         session.to_device(Deleted(np.zeros(4, np.float32)))
 
 

@@ -7,6 +7,7 @@ Those places are the beginnings of functions and the ends of builtin ones, which
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +20,14 @@ import pytest
 
 import jitree
 from jitree import CustomModule, Session, i32
+from jitree.api.calls.native import handle_owners
+from jitree.api.calls.native.handle_owners import LARGE
 from jitree.errors import InvalidArgumentError, StatusCode, StatusError
 from jitree.hal.fence import Fence
 from jitree.hal.local.device import LocalDevice
+from tests.api.direct import direct, needs_machine_code, prepare_calls
 from tests.api.exact import X, same
-from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, CALLS, OUTPUTS, REFERENCES, STATE
+from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, CALLS, ECHO, OUTPUTS, REFERENCES, STATE
 from tests.assembler import Assembler
 from tests.base.interruption import interruptions
 from tests.fuzz.interruptions import left
@@ -222,3 +226,27 @@ def test_an_interrupted_submission_is_given_up(tier: str, no_collector: None) ->
                 assert not result or announced.keys() <= before, f"interrupted at place {interruption.place}"
             places += 1
         assert places > 300
+
+
+@needs_machine_code
+def test_an_interrupt_while_a_large_array_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code calls Python there, in the midst of the end of an object, which raises nothing: the
+    interrupt was lost, and so was the array's handle if there was no room to note it."""
+    with Session("local-sync", tier="fast") as session:
+        prepare_calls()
+        large = np.zeros(LARGE // 4, np.float32)
+        kept = [direct(session.load(ECHO).e1_f32, large)(large)]
+        before, real, raised = session.context.table.live_count, handle_owners.with_lock, list[int]()
+
+        def interrupted(*arguments: Any) -> Any:
+            if not raised:
+                raised.append(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+            return real(*arguments)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(handle_owners, "with_lock", interrupted)
+            kept.clear()
+            for _ in range(10):
+                pass  # where Python looks for it
+        assert raised and session.context.table.live_count < before

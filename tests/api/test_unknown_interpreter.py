@@ -92,6 +92,19 @@ def test_results_outlive_their_session() -> None:
 
 
 @hidden
+def test_what_dies_after_its_session_is_given_back() -> None:
+    """No call comes that would do it: handles and memory stayed as long as the process."""
+    prepare_calls()
+    with Session("local-sync", tier="fast") as session:
+        echo = rows(session.load(ECHO).e1_f32, X)
+        kept = [echo(X) for _ in range(10)]
+    table = session.context.table
+    assert table.live_count >= 10
+    del kept, echo
+    assert not table.deferred and table.live_count == 0
+
+
+@hidden
 def test_refused_arguments_are_named(session: Session) -> None:
     add = rows(session.load(ARITHMETIC).add, X, X)
     before = live(session)

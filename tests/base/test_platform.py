@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,15 @@ def test_numbers_of_system_calls_for_aarch64() -> None:
     others = "fcntl", "sched_setaffinity", "sched_getaffinity", "clone", "clone3"
     stated = [*confinement._LIMITED["aarch64"], *confinement._CLONE["aarch64"]]
     assert [numbers[name] for name in others] == stated and numbers["futex"] == 98
+
+
+def test_an_archive_is_no_place_for_the_package(tmp_path: Path) -> None:
+    """Images are mapped, and tables read, from files: a session there failed with NotADirectoryError."""
+    archive = tmp_path / "program.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for source in sorted((_ROOT / "jitree").rglob("*.py")):
+            packed.write(source, source.relative_to(_ROOT))
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import jitree"
+    command = [sys.executable, "-c", program, archive]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert "ImportError: jitree cannot run from the archive" in found.stderr and str(archive) in found.stderr

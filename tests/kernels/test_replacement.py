@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jitree
+from jitree.base.arguments import said
 from jitree.errors import InvalidArgumentError
 from jitree.hal.command_layout import KernelDispatch
 from jitree.kernels import Kernel, KernelCall, compiled
@@ -181,6 +182,26 @@ def test_what_a_kernel_raises_is_the_error_of_the_call(
             assert "in kernel raising, which replaces classify_dispatch_6" in caught.value.__notes__[-1]
             assert any(entry.name == "raising" for entry in caught.traceback)
     digits.classify(IMAGE)
+
+
+class Silent(Exception):
+    """Has no text, and takes no notes."""
+
+    __notes__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+def test_an_error_without_a_text_is_the_error_of_the_call(digits: jitree.Module) -> None:
+    """It was RESOURCE_EXHAUSTED: what described it had failed."""
+
+    def failing(scores: Any, out: Any) -> None:
+        raise Silent
+
+    with digits.session.replace(SOFTMAX, Kernel(failing, TEN)), pytest.raises(Silent) as caught:
+        digits.classify(IMAGE)
+    assert said(caught.value) == "Silent: it has no text: its class raises LookupError"
 
 
 def test_tensors_lie_anywhere_in_bindings(digits: jitree.Module) -> None:

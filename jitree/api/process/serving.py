@@ -22,6 +22,7 @@ from jitree.api.module import Module
 from jitree.api.process import messages
 from jitree.api.sandbox import Limits, Sandbox
 from jitree.api.session import Session
+from jitree.base.arguments import said
 from jitree.base.platform.confinement import confine
 from jitree.codegen import image
 from jitree.dispatch.fast import LOOP
@@ -146,7 +147,7 @@ def _described(error: BaseException) -> list[Any]:
         return [int(error.code), _shortened(error.message, _LONGEST), *lines]
     if isinstance(error, OSError):
         return [8, f"the results cannot be sent: {error}", [], []]
-    return [2, _shortened(f"{type(error).__name__}: {error}", _LONGEST), [], []]
+    return [2, _shortened(said(error), _LONGEST), [], []]
 
 
 def _shortened(text: str, most: int) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
+from jitree.base.arguments import said
 from jitree.compat.iree_runtime.arguments import VmRef, a, optional, raw_of, something, takes, text
 from jitree.compat.iree_runtime.buffers import HalBufferView
 from jitree.compat.iree_runtime.hal import HalDevice, a_device
@@ -50,9 +51,7 @@ class HalModuleDebugSink:
         except Exception as error:
             if errors.is_interruption(error):
                 raise
-            raise errors.UnknownError(
-                f"in the callback of a trace: {type(error).__name__}: {error}"
-            ) from error
+            raise errors.UnknownError(f"in the callback of a trace: {said(error)}") from error
 
 
 def _devices(value: Any) -> list[HalDevice]:
@@ -172,7 +171,7 @@ def _translated(name: str, cconv: str, function: Callable[..., Any]) -> Callable
         except Exception as error:
             if errors.is_interruption(error):
                 raise
-            raise errors.UnknownError(f"in '{name}': {type(error).__name__}: {error}") from error
+            raise errors.UnknownError(f"in '{name}': {said(error)}") from error
         return tuple(values)
 
     return call

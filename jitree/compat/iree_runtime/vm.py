@@ -13,6 +13,7 @@ import numpy as np
 
 from jitree import errors
 from jitree.api.session import Instance, Session
+from jitree.base.arguments import said
 from jitree.compat.iree_runtime.arguments import (
     a,
     anything,
@@ -108,9 +109,7 @@ class PythonModule(HostModule):
         except Exception as error:
             if errors.is_interruption(error):
                 raise
-            raise errors.UnknownError(
-                f"in the constructor of module '{self.name}': {type(error).__name__}: {error}"
-            ) from error
+            raise errors.UnknownError(f"in the constructor of module '{self.name}': {said(error)}") from error
 
 
 _instance: Final = a(VmInstance)

@@ -148,7 +148,7 @@ def _gloo(provider: ChannelProvider, timeout: float = TIMEOUT_SECONDS) -> Transp
         return TorchTransport(wait_looking(make_group), timeout)
     except StatusError as error:  # which is a RuntimeError
         raise error.with_context(f"member {rank} of {count} joins a group") from None
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, ValueError) as error:  # the latter of an id that is no address
         pass_interruption(error)
         raise UnavailableError(f"member {rank} of {count} could not join the group: {error}") from error
 

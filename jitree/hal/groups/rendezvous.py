@@ -184,6 +184,8 @@ _FIRST_PORT: Final = 20000
 _PORTS: Final = 10000
 _PORT_DISTANCE: Final = 17
 """How far the port is from MASTER_PORT, which torchrun uses itself."""
+_PORT_COUNT: Final = 1 << 16
+_MOST_MEMBERS: Final = 1 << 31
 _TIMEOUT_SECONDS: Final = 300.0
 _RETRY_SECONDS: Final = 0.05
 _GREETING: Final = struct.Struct("<8sII")
@@ -233,13 +235,20 @@ class EnvironmentProvider(ChannelProvider):
         stated = environment.get(ADDRESS_VARIABLE)
         if stated is not None:
             host, _, port = stated.rpartition(":")
-            if not host or not port.isdecimal():
+            found = _number(port, _PORT_COUNT)
+            if not host or found is None:
                 raise errors.InvalidArgumentError(f"{ADDRESS_VARIABLE} is '{stated}'; expected host:port")
-            return host, int(port)
+            return host, found
         host = next((environment[name] for name in _HOSTS if name in environment), "127.0.0.1")
         master = environment.get("MASTER_PORT", "")
         if master.isdecimal():
-            return host, int(master) + _PORT_DISTANCE
+            found = _number(master, _PORT_COUNT - _PORT_DISTANCE)
+            if found is None:
+                raise errors.InvalidArgumentError(
+                    f"MASTER_PORT is {master}, after which there is no port {_PORT_DISTANCE} further on; "
+                    f"state a free one for all members as {ADDRESS_VARIABLE}=host:port"
+                )
+            return host, found + _PORT_DISTANCE
         job = "/".join(environment[name] for name in _JOBS if name in environment)
         return host, _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS
 
@@ -268,9 +277,17 @@ class FixedProvider(ChannelProvider):
 
 def _numbers(environment: Mapping[str, str], rank: str, count: str) -> tuple[int, int]:
     texts = environment[rank], environment[count]
-    if not all(text.isdecimal() for text in texts) or not int(texts[0]) < int(texts[1]):
+    members = _number(texts[1], _MOST_MEMBERS)
+    number = _number(texts[0], members or 0)
+    if number is None or members is None:
         raise errors.InvalidArgumentError(f"the environment has {rank}={texts[0]} and {count}={texts[1]}")
-    return int(texts[0]), int(texts[1])
+    return number, members
+
+
+def _number(text: str, end: int) -> int | None:
+    """What decimal digits say, if that is below ``end``. Python raises ValueError for some thousand."""
+    is_short = text.isdecimal() and len(text) <= len(str(end))
+    return int(text) if is_short and int(text) < end else None
 
 
 def exchange(
@@ -336,6 +353,9 @@ def _fetch(address: tuple[str, int], number: int, rank: int, deadline: float) ->
                 connection.sendall(_GREETING.pack(_MAGIC, number, rank))
                 (size,) = struct.unpack("<I", _receive(connection, 4))
                 return _receive(connection, size)
+        except UnicodeError as error:
+            why = f"member 0 of a channel cannot be at '{address[0]}', which is no name of a machine"
+            raise errors.InvalidArgumentError(why) from error
         except (OSError, EOFError) as error:  # not there yet, or at another exchange
             errors.pass_interruption(error)
             time.sleep(_RETRY_SECONDS)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree import errors
 from jitree.base import cancel_scopes, stop_word
+from jitree.base.arguments import said
 from jitree.base.cancel_scopes import CURRENT
 from jitree.hal import watchdog
 from jitree.hal.fence import Fence
@@ -133,7 +134,7 @@ class Operation:
             errors.see_to_overflow(error)
             failure = errors.ResourceExhaustedError(f"{self.name}: Python's stack was full")
         else:
-            failure = errors.InternalError(f"{self.name} failed: {type(error).__name__}: {error}")
+            failure = errors.InternalError(f"{self.name} failed: {said(error)}")
         failure.__cause__ = error
         return failure
 

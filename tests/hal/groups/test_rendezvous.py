@@ -40,11 +40,20 @@ def test_launchers(environment: dict[str, str], expected: tuple[int, int]) -> No
 def test_unusable_environments() -> None:
     with pytest.raises(FailedPreconditionError, match="torchrun, mpirun or srun"):
         EnvironmentProvider({"RANK": "1"}).query_default_rank_and_count()
-    for rank, count in (("2", "2"), ("-1", "2"), ("one", "2")):
+    many = "9" * 5000  # digits, of which Python reads no more than 4300
+    for rank, count in (("2", "2"), ("-1", "2"), ("one", "2"), ("1", many), (many, "2"), ("0", str(1 << 40))):
         with pytest.raises(InvalidArgumentError, match=f"RANK={rank}"):
             EnvironmentProvider({"RANK": rank, "WORLD_SIZE": count}).query_default_rank_and_count()
-    member = {"RANK": "1", "WORLD_SIZE": "2", "JITREE_RENDEZVOUS": "nowhere"}
-    with pytest.raises(InvalidArgumentError, match="expected host:port"):
+    for place in ("nowhere", "here:65536", f"here:{many}"):
+        member = {"RANK": "1", "WORLD_SIZE": "2", "JITREE_RENDEZVOUS": place}
+        with pytest.raises(InvalidArgumentError, match="expected host:port"):
+            EnvironmentProvider(member).exchange_default_id(b"")
+    for port in ("65519", "99999", many):
+        member = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": port}
+        with pytest.raises(InvalidArgumentError, match=r"MASTER_PORT is .*JITREE_RENDEZVOUS=host:port"):
+            EnvironmentProvider(member).exchange_default_id(b"")
+    member = {"RANK": "1", "WORLD_SIZE": "2", "JITREE_RENDEZVOUS": f"{'long' * 20}.example:80"}
+    with pytest.raises(InvalidArgumentError, match="no name of a machine"):
         EnvironmentProvider(member).exchange_default_id(b"")
 
 

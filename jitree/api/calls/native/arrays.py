@@ -19,7 +19,7 @@ from jitree.api.calls.native.layout import (
     Owners,
     Python,
 )
-from jitree.api.calls.native.python import call_with_self, drop, invoke_with_number, is_instance, retained
+from jitree.api.calls.native.python import call_with_self, drop, invoke, invoke_with, is_instance, retained
 from jitree.codegen.primitives import call, load64, stack, store64
 from jitree.codegen.record import layout_of, place_of, size_of
 from jitree.hal.enums import READING, MemoryAccess
@@ -73,16 +73,33 @@ def give_back_handle(owners: Owners, handle: Entry) -> None:
 
 
 def attend(owners: Owners, handle: Entry) -> None:
-    """Calls the Python function of the record, whatever exception is on its way."""
+    """Calls the Python functions of the record, whatever exception is on its way."""
     python = Python(owners.python)
     error = stack(24)
     call(python.fetch_error, error, error + 8, error + 16)
-    result = invoke_with_number(python, owners.attend, place_of(handle))
+    if handle:
+        finish(python, put_off(python, owners, handle))
+    finish(python, invoke(python, owners.attend))
+    call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
+
+
+def put_off(python: Python, owners: Owners, handle: Entry) -> int:
+    """Notes a handle in Python's memory: no interrupt comes before that, and no end of the stack."""
+    handles = call(python.new_tuple, 1)
+    if handles == 0:
+        return 0
+    call(python.set_item, handles, 0, call(python.new_long, place_of(handle)))
+    result = invoke_with(python, owners.put_off, handles)
+    drop(python, handles)
+    return result
+
+
+def finish(python: Python, result: int) -> None:
+    """Drops what a function gave, or the error that it ended with."""
     if result == 0:
         call(python.clear_error)
     else:
         drop(python, result)
-    call(python.restore_error, load64(error), load64(error + 8), load64(error + 16))
 
 
 def take_back(owners: Owners, handle_pool: HandlePoolRecord, released: int) -> None:

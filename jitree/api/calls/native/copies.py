@@ -276,7 +276,7 @@ def is_of_argument(argument: Argument, tensor: Tensor) -> bool:
     """Whether a tensor is of the declared type and shape, of any strides. Its integers may be unsigned."""
     if tensor.type != argument.tensor_type and tensor.type != argument.unsigned_tensor:
         return False
-    if tensor.rank != 0 and tensor.shape == 0:
+    if (tensor.rank != 0 and tensor.shape == 0) or tensor.byte_offset < 0:
         return False
     return fits(argument, tensor.rank, tensor.shape)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from _thread import start_new_thread
 from array import array
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
+from weakref import ref
 
 from jitree.api.calls.native.layout import CAPSULE_POINTER_AT, MAXIMUM_RANK, MOST_AHEAD, Ahead, Owners
-from jitree.base.finalizers import object_at, with_lock
+from jitree.base.finalizers import repeated, with_lock
 from jitree.codegen.record import size_of, words_of
 from jitree.regs.layout import OWNER_CODE, STATE, Entry, GateRecord
 
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from jitree.api.calls.declaration import DeclaredTensor
     from jitree.dispatch.invocation import Invoker
     from jitree.modules.hal.native.handle_pool import HandlePool
-    from jitree.regs.handles import HandleTable
 
     class OwnerCode(Protocol):
         """The machine code of owners (:class:`jitree.api.calls.native.cpython_layout.Interface`)."""
@@ -44,8 +46,8 @@ class Keeper:
     """The Owners record of a handle table. Each owner of a handle of the table keeps its keeper."""
 
     __slots__ = (
-        "_ahead", "_aheads_given", "_attend", "_interface", "_markers", "_table", "_words", "lock", "pattern",
-        "record",
+        "_ahead", "_aheads_given", "_attend", "_back", "_interface", "_markers", "_put_off", "_steps",
+        "_table", "_words", "lock", "pattern", "record",
     )  # fmt: skip
 
     def __init__(self, invoker: Invoker, interface: OwnerCode) -> None:
@@ -60,10 +62,16 @@ class Keeper:
         self.lock: threading.RLock = invoker.lock
         """The lock of the session's context."""
         self.record: int = self._words.buffer_info()[0]
-        self._attend = partial(_attend, invoker.gate, self._table, self.lock, interface, self.record)
+        self._back = _Back(invoker, interface, self._words, self._ahead)
+        self._put_off = self._table.deferred.append
+        self._steps: deque[Callable[[], object]] = deque()
+        """The next one takes back what is given back, and leaves another here: no interrupt is lost in it."""
+        _leave_step(self._back, self._steps)
+        self._attend = partial(next, map(operator.call, iter(self._steps.popleft, None)))
         for field, value in {
-            "keeper": id(self), "python": interface.record, "attend": id(self._attend),
-            "extension": self._table.extension, "large": LARGE, "ahead": self._ahead.buffer_info()[0],
+            "keeper": id(self), "python": interface.record, "put_off": id(self._put_off),
+            "attend": id(self._attend), "extension": self._table.extension, "large": LARGE,
+            "ahead": self._ahead.buffer_info()[0],
         }.items():  # fmt: skip
             self._words[getattr(_OWNERS, field)] = value
 
@@ -126,8 +134,7 @@ class Keeper:
 
     def collect(self) -> None:
         """Drops what was given back and unread copies, if nothing runs."""
-        with_lock(self.lock, self._drop_copies)
-        self._attend(0)
+        self._back.collect()
 
     def close(self) -> None:
         """No call comes that would take back what is given back: all of it goes at once."""
@@ -135,9 +142,55 @@ class Keeper:
         self._words[_OWNERS.large] = 0
         self.collect()
 
-    def collect_later(self) -> None:
+
+class _Back:
+    """Takes back a table's handles. It refers to the GATE record and not to the context: owners keep what
+    they lead to, which the garbage collector does not see."""
+
+    __slots__ = ("_ahead", "_gate", "_interface", "_lock", "_table", "_words")
+
+    def __init__(self, invoker: Invoker, interface: OwnerCode, words: array[int], ahead: array[int]) -> None:
+        """``words``: the Owners record."""
+        self._gate, self._table, self._lock = invoker.gate, invoker.table, invoker.lock
+        self._interface, self._words, self._ahead = interface, words, ahead
+
+    def collect(self) -> None:
+        """Drops what was given back and unread copies, if nothing runs."""
+        with_lock(self._lock, self._drop_copies)
+        self.attend()
+
+    def attend(self) -> None:
+        """Takes back what was given back, if nothing runs.
+
+        Where another thread has the lock, or this one a call, the next call takes it back. A closed session
+        has no next call, and who has its lock may be past all that looks: a thread waits for the lock then.
+        What waits here may have the lock that the other thread wants."""
+        if not with_lock(self._lock, self._take_back) and self._is_closed():
+            with suppress(RuntimeError):  # the system gives none: the next one that dies takes it along
+                start_new_thread(self._collect_later, ())
+
+    def _is_closed(self) -> bool:
+        return not self._words[_OWNERS.large]
+
+    def _take_back(self) -> bool:
+        if self._gate[_GATE.nesting]:
+            return False
+        handle_pool, state = self._table.handle_pool, array("q", bytes(STATE.size))
+        place = state.buffer_info()[0] + STATE["released"]
+        record = self._words.buffer_info()[0]
+        self._interface.take_back(record, 0 if handle_pool is None else handle_pool.record, place)
+        self._table.drain(memoryview(state))
+        if handle_pool is not None:
+            handle_pool.settle()
+        if self._is_closed():  # no call comes that would do this
+            self._table.drain_deferred()
+            if handle_pool is not None:
+                cast("HandlePool", handle_pool).trim()
+        return True
+
+    def _collect_later(self) -> None:
         """Collects when the lock is free. Nothing waits for this thread, which has no other lock."""
-        with self.lock:
+        with self._lock:
             self.collect()
 
     def _drop_copies(self) -> None:
@@ -150,40 +203,15 @@ class Keeper:
         self._table.drain_deferred()
 
 
-def _attend(
-    gate: array[int],
-    table: HandleTable,
-    lock: threading.RLock,
-    interface: OwnerCode,
-    record: int,
-    handle: int,
-) -> None:
-    """Notes a large array that was given back, or makes room. With a ``handle`` there is no more room to note
-    those that are. It refers to the GATE record and not to the context: owners keep what they lead to, which
-    the garbage collector does not see.
+def _leave_step(back: _Back, steps: deque[Callable[[], object]]) -> None:
+    if not steps:
+        steps.append(repeated(partial(_attend, back, ref(steps))))
 
-    Where another thread has the lock, or this one a call, the next call takes it back. A closed session has
-    no next call, and who has its lock may be past all that looks: a thread waits for the lock then. What
-    waits here may have the lock that the other thread wants."""
-    is_closed = not ctypes.c_int64.from_address(record + _OWNERS.large * 8).value
-    if handle:
-        table.deferred.append((handle,))
 
-    def take_back() -> bool:
-        if gate[_GATE.nesting]:
-            return False
-        handle_pool, state = table.handle_pool, array("q", bytes(STATE.size))
-        place = state.buffer_info()[0] + STATE["released"]
-        interface.take_back(record, 0 if handle_pool is None else handle_pool.record, place)
-        table.drain(memoryview(state))
-        if handle_pool is not None:
-            handle_pool.settle()
-            if is_closed:
-                table.drain_deferred()
-                cast("HandlePool", handle_pool).trim()  # no call wants it
-        return True
-
-    if not with_lock(lock, take_back) and is_closed:
-        keeper: Keeper = object_at(ctypes.c_int64.from_address(record + _OWNERS.keeper * 8).value)
-        with suppress(RuntimeError):  # the system gives none: the next one that dies takes it along
-            start_new_thread(keeper.collect_later, ())
+def _attend(back: _Back, steps: ref[deque[Callable[[], object]]]) -> None:
+    """Leaves the next step first: arrays may die in this one. Steps do not keep what they lie in: the garbage
+    collector does not see them."""
+    left = steps()
+    if left is not None:
+        _leave_step(back, left)
+    back.attend()

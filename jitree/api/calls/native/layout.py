@@ -209,7 +209,8 @@ class Owners(MemoryRecord):
 
     keeper: i64  # the Python object that the record belongs to; owners keep it
     python: i64  # the Python record
-    attend: i64  # Python function, see Owners.attend
+    put_off: i64  # Python functions: notes one more handle, in a tuple, which is a function in C,
+    attend: i64  # and takes back what was given back
     extension: i64  # bytes from an entry of the table to its extension
     handle_pool: HandlePoolRecord  # of the table where it has memory of a device with a timeline, else 0
     large: i64  # bytes from which memory is given back at once if that is possible, not by the next call

@@ -10,8 +10,11 @@ ones, are left to Python.
 from __future__ import annotations
 
 import ctypes
+import operator
 from array import array
+from collections import deque
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -30,15 +33,16 @@ from jitree.regs.layout import OWNER_CODE, PLACE_SHIFT, Entry
 from jitree.types import ENCODING_DENSE, element_type, is_packed
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Iterable
 
     import numpy.typing as npt
 
+    from jitree.api.calls.native.handle_owners import OwnerCode
     from jitree.api.calls.native.python_fallback import Rest
     from jitree.api.function import Function
     from jitree.codegen import image
     from jitree.dispatch.function import BytecodeFunction
+    from jitree.dispatch.invocation import Invoker
     from jitree.hal.buffer import BufferView
     from jitree.hal.device import Device
     from jitree.hal.fence import Fence
@@ -63,13 +67,24 @@ class HandleOwner(Finalizer):
         self.keeper = keeper
         self.handles: list[int] = []
         """The one, as soon as it owns it."""
-        Finalizer.__init__(self, partial(deferred.append, self.handles))
+        # Functions in C: what `at_ends` has is looked at when the owner dies.
+        ending: chain[Callable[[], object]] = chain((partial(deferred.append, self.handles),), keeper.at_ends)
+        Finalizer.__init__(self, partial(deque, map(operator.call, ending), 0))
 
 
 class RowKeeper(Keeper):
     """Keeps handles for owners that are objects of Python."""
 
-    __slots__ = ()
+    __slots__ = ("at_ends",)
+
+    def __init__(self, invoker: Invoker, interface: OwnerCode) -> None:
+        self.at_ends: list[Callable[[], object]] = []
+        """Called when an owner ends: of a closed session no call takes handles back."""
+        super().__init__(invoker, interface)
+
+    def close(self) -> None:
+        super().close()
+        self.at_ends.append(self._attend)
 
     def own(self, obj: object) -> HandleOwner:
         owner = HandleOwner(self, self._table.deferred)
