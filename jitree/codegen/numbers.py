@@ -115,6 +115,11 @@ def fused_multiply_add(x: float, y: float, z: float) -> float:
     return f32(x * y + z)
 
 
+def scaled(x: float, exponent: float) -> float:
+    """A binary32 number times 2 to the power of another, which is rounded down."""
+    return f32(math.ldexp(x, math.floor(exponent))) if exponent == exponent else exponent
+
+
 def lookup(table: Callable[[], Sequence[float]], index: int) -> float:
     """An element of the constant table that a function makes."""
     return table()[index]

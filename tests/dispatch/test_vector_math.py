@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from jitree.codegen.primitives import call_kernel
 from jitree.codegen.vector_math import functions, ir, registers
 from jitree.dispatch.semantics import SEMANTICS
 from tests import exact_functions
@@ -152,6 +153,15 @@ def test_subnormal_powers_are_rarely_computed_exactly(monkeypatch: pytest.Monkey
     assert len(exactly) <= 3
 
 
+def test_subnormal_powers_are_zeros_in_kernels() -> None:
+    arguments = np.linspace(-110, -87.2, 64 * LANES, dtype=np.float32)
+    results, run = np.empty_like(arguments), compiled("exp.f32").engine.get_function_address("run")
+    call_kernel(run, arguments.ctypes.data, results.ctypes.data, len(arguments))
+    expected = np.array([_correct("exp.f32", (x,)) for x in arguments.tolist()], np.float32)
+    expected[expected < np.finfo(np.float32).smallest_normal] = 0
+    _assert_same_bits([arguments], results, expected)
+
+
 @pytest.mark.parametrize("mnemonic", UNARY)
 def test_arguments_that_are_hard_to_round(mnemonic: str) -> None:
     arguments = [_bits(*HARD[mnemonic])]
@@ -240,6 +250,11 @@ def test_tables_in_registers(mnemonic: str, monkeypatch: pytest.MonkeyPatch) -> 
     for x in usual.tolist():
         assert registers.FUNCTIONS[mnemonic](x) == SEMANTICS[mnemonic].function(x), x
     assert len(left) < len(usual) // 200
+    left.clear()
+    for x in (89.0, 100.0, 1e9, math.inf):  # sigmoids of large numbers are full of these
+        assert registers.FUNCTIONS[mnemonic](x) == SEMANTICS[mnemonic].function(x)
+        assert registers.FUNCTIONS[mnemonic](-16 * x) == SEMANTICS[mnemonic].function(-16 * x)
+    assert not left
     for x in EDGES.tolist():
         result, expected = (
             np.float32(function(x))

@@ -188,6 +188,7 @@ def _primitives(writer: _Writer) -> dict[str, Any]:
         "multiply_add": functools.partial(_multiply_add, writer, "fmuladd"),
         "fused_multiply_add": functools.partial(_multiply_add, writer, "fma"),
         "row": functools.partial(_row, writer),
+        "scaled": functools.partial(_scaled, writer),
         "seldom": functools.partial(_seldom, writer),
         "lookup": functools.partial(_lookup, writer),
         "rarely": functools.partial(_rarely, writer),
@@ -257,6 +258,14 @@ def _row(writer: _Writer, table: Callable[[], tuple[tuple[float, ...], ...]], in
         low, high = (f"{kind} <{', '.join(half)}>" for half in (texts[:16], texts[16:]))
         values.append(writer.instruction("f32", f"call {kind} {name}({low}, {writer.typed(index)}, {high})"))
     return values
+
+
+def _scaled(writer: _Writer, value: _Value, exponent: _Value) -> _Value:
+    """An instruction of AVX-512, which rounds as the processor is told to."""
+    name, kind = "@llvm.x86.avx512.mask.scalef.ps.512", "<16 x float>"
+    writer.others.append(f"declare {kind} {name}({kind}, {kind}, {kind}, i16, i32)")
+    operands = f"{writer.typed(value)}, {writer.typed(exponent)}, {kind} zeroinitializer, i16 -1, i32 4"
+    return writer.instruction("f32", f"call {kind} {name}({operands})")
 
 
 def _seldom(

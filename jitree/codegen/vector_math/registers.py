@@ -11,21 +11,23 @@ Pairs come from :func:`fused_multiply_add`: ``total = a * b + c`` lacks ``a * b 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from jitree.codegen.numbers import (
     choose,
     f32,
-    f32_of_bits,
     f32_to_bits,
     fused_multiply_add,
     i32,
     row,
+    scaled,
     seldom,
 )
 from jitree.codegen.vector_math.functions import (
+    EXP_HIGHEST,
     EXP_LOWEST,
-    EXP_OF_NORMAL,
+    MAGNITUDE,
     ROUNDING_F32,
     erf_f32,
     exp_f32,
@@ -40,6 +42,7 @@ from jitree.codegen.vector_math.tables import (
     TANH_LIMIT,
     TANH_OFFSET,
     TANH_SHIFT,
+    clamp,
     erf_pieces,
     powers_of_two,
     tanh_pieces,
@@ -47,16 +50,19 @@ from jitree.codegen.vector_math.tables import (
 
 LANES: Final = 16
 
-PIECES_OF_EXPONENT: Final = 46.16624069213867
-"""32 / log(2); what it lacks moves a piece's ends."""
-PIECE_HIGH: Final = float.fromhex("0x1.62e430p-6")
-PIECE_LOW: Final = float.fromhex("-0x1.05c610p-34")
-"""log(2) / 32, in two parts."""
+PIECES: Final = 32
+"""Of each power of two."""
+ROUNDING_TO_PIECES: Final = ROUNDING_F32 / PIECES
+PIECE_HIGH: Final = PIECES * float.fromhex("0x1.62e430p-6")
+PIECE_LOW: Final = PIECES * float.fromhex("-0x1.05c610p-34")
+"""log(2), in two parts; of the first a piece's has 20 bits."""
+EXPONENT: Final = f32(1.0 / (PIECE_HIGH + PIECE_LOW))
+"""What it lacks moves a piece's ends."""
 SIXTH, TWENTY_FOURTH = f32(1.0 / 6.0), f32(1.0 / 24.0)
 EXP_DOUBT: Final = 1.5 * 2.0**-36
 """See :func:`exp_lanes`."""
-EXP_OF_FINITE: Final = 88.6875
-"""exp of more may be infinite."""
+SUBNORMAL: Final = 0x7FFFFF
+"""The largest bits of a subnormal number."""
 ERF_OF_PAIRS: Final = 2.0**-80
 """What a product lacks in erf of less may be no binary32 number."""
 
@@ -65,23 +71,32 @@ def exp_lanes(x: float) -> float:
     """Computes 2**n times 2**(k / 32) times exp(r). exp(r) is 1 + r and a rest.
 
     r is below 0.01084 and exact: it ends at 2**-30 or before, or is x. The rest is below 2**-13.98; five
-    steps round it by 2**-24, and it lacks r**5 / 120: 2**-35.5 in all, in relation to the power.
+    steps round it, and it lacks r**5 / 120: 2**-35.9 in all, in relation to the power. A number that is too
+    large or too small stands for those beyond it. Where subnormal numbers are zeros, scaling makes them;
+    elsewhere it has rounded twice.
     """
-    shifted = fused_multiply_add(x, PIECES_OF_EXPONENT, ROUNDING_F32)
-    pieces = f32(shifted - ROUNDING_F32)
-    r = fused_multiply_add(pieces, -PIECE_HIGH, x)
-    power, rest = row(powers_of_two, f32_to_bits(shifted))
-    rest = fused_multiply_add(pieces, -PIECE_LOW, rest)
-    tail = fused_multiply_add(r, fused_multiply_add(r, TWENTY_FOURTH, SIXTH), 0.5)
-    rest = fused_multiply_add(f32(r * r), tail, fused_multiply_add(rest, r, rest))
+    limited = clamp(x, EXP_LOWEST, EXP_HIGHEST)
+    shifted = fused_multiply_add(limited, EXPONENT, ROUNDING_TO_PIECES)
+    exponent = f32(shifted - ROUNDING_TO_PIECES)
+    r = fused_multiply_add(exponent, -PIECE_HIGH, limited)
+    power, rest = row(powers_below, f32_to_bits(shifted))
+    rest = fused_multiply_add(exponent, -PIECE_LOW, rest)
+    whole = f32(r + rest)
+    tail = fused_multiply_add(whole, fused_multiply_add(whole, TWENTY_FOURTH, SIXTH), 0.5)
+    rest = fused_multiply_add(f32(whole * whole), tail, rest)
     total = fused_multiply_add(power, r, power)
     lacking = fused_multiply_add(power, r, f32(power - total))
     rest = fused_multiply_add(power, rest, lacking)
-    low = f32(total + fused_multiply_add(power, -EXP_DOUBT, rest))
-    high = f32(total + fused_multiply_add(power, EXP_DOUBT, rest))
-    value = f32_of_bits(i32(f32_to_bits(low) + i32(i32(f32_to_bits(shifted) >> 5) << 23)))
-    unusual = (low != high) | (x < EXP_OF_NORMAL) | (x > EXP_OF_FINITE)
-    return seldom(unusual & ((x < EXP_LOWEST) ^ True), exp_f32, (x,), choose(x < EXP_LOWEST, 0.0, value))
+    low, high = f32(total + rest), f32(total + fused_multiply_add(power, 2.0 * EXP_DOUBT, rest))
+    value = scaled(low, exponent)
+    subnormal = i32(f32_to_bits(value) + MAGNITUDE) < SUBNORMAL - MAGNITUDE - 1
+    return seldom((low != high) | subnormal, exp_f32, (x,), value)
+
+
+@cache
+def powers_below() -> tuple[tuple[float, float], ...]:
+    """Gives powers of two, and what they lack, less the doubt."""
+    return tuple((power, f32(rest - EXP_DOUBT)) for power, rest in powers_of_two())
 
 
 def tanh_lanes(x: float) -> float:
