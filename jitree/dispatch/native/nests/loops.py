@@ -75,7 +75,7 @@ class NestLoops:
         self._products: Products | None = None
         self._requests = Requests(writer, body.memory, structure, plan, self._extents)
         if plan.product is not None and plan.vector is not None:
-            self._products = Products(writer, body.memory, structure, plan.product, plan.vector)
+            self._products = Products(writer, body.memory, structure, plan, plan.product, plan.vector)
             kind: type[WordPanels | JoinedPanels] = WordPanels
             if plan.product.joined:
                 kind = JoinedPanels if plan.product.group > 1 else RowPanels
@@ -364,7 +364,13 @@ class NestLoops:
         if self._plan.folded is not None:
             return self._in_any_order(level, sums, values)
         end = self._multiple(count, steps)
-        values = self._steps(level, "0", end, steps, sums, values)
+        is_known = sums.outer.mask is None and end != "0" and not end.startswith("%")
+        if products is not None and products.has_rows and is_known:
+            values = products.along_rows(
+                self._looks, end, lambda counter: sums.inside(level, counter).outer, sums.copies, values
+            )
+        else:
+            values = self._steps(level, "0", end, steps, sums, values)
         if products is not None and steps > products.group:
             start, end = end, self._multiple(count, products.group)
             values = self._steps(level, start, end, products.group, sums, values)

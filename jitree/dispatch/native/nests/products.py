@@ -18,6 +18,7 @@ from typing import Final
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Panel
+from jitree.dispatch.native.nests.plan import Plan
 from jitree.dispatch.native.nests.reductions import LANES, Product, line
 from jitree.dispatch.native.nests.structure import ELEMENT_LLVM, ElementAccess, Level, Structure
 from jitree.dispatch.native.nests.writer import Looks, Writer
@@ -30,6 +31,10 @@ GREATEST: Final = 254
 """Exponents: that of the greatest finite numbers is the last one."""
 REGISTER: Final = 64
 """Bytes of a vector register."""
+ROWS: Final = 4
+"""Rows that are summed up with lanes along them at a time: AVX2 has registers for so many."""
+_ROW: Final = 64
+"""Iterations of a vector along a row of bytes."""
 _TURNED: Final = -0x7F7F7F80
 """The highest bit of each byte of an i32: four times 128, or -128."""
 _WORDS: Final = llvm_type("i32", LANES)
@@ -42,7 +47,13 @@ class Products:
     """Writes the products of one nest."""
 
     def __init__(
-        self, writer: Writer, memory: Memory, structure: Structure, product: Product, vector: Level
+        self,
+        writer: Writer,
+        memory: Memory,
+        structure: Structure,
+        plan: Plan,
+        product: Product,
+        vector: Level,
     ) -> None:
         self._writer = writer
         self._memory = self.memory = memory
@@ -59,8 +70,15 @@ class Products:
         self.square = product.square
         """Iterations in a square of words."""
         self.access = structure.loads[product.row]
+        self._moves_words = product.turned and plan.copies == 1 and not plan.packed
+        """Words that sums do not share are moved in place of elements: one vector is summed up beside."""
+        self._summed = structure.loads[product.element] if self._moves_words else self.access
         self.lies_along = self.access.step(vector).number != 1
         """The elements of a lane's word lie side by side."""
+        is_alone = plan.copies == 1 and not (plan.packed or product.joined)
+        is_row = self.lies_along and structure.loads[product.element].step(product.along).number == 1
+        self.has_rows = is_alone and is_row and product.contraction.any_order and self.square == _ROW
+        """Lanes may lie along rows: both factors do, and sums may be of any order."""
 
     def begun(self, copies: Sequence[Offsets], values: list[str]) -> list[str]:
         """The accumulators, and zeros: what moving the elements adds to those of the same words."""
@@ -83,7 +101,7 @@ class Products:
         if not added:
             return values
         return [
-            self._writer.let(f"sub {_WORDS} {value}, {added[self._key(self.access, offsets)]}")
+            self._writer.let(f"sub {_WORDS} {value}, {added[self._key(self._summed, offsets)]}")
             for offsets, value in zip(copies, values, strict=True)
         ]
 
@@ -96,7 +114,7 @@ class Products:
         """Lists words with sums to take off, with their first copy."""
         if not self._product.turned:
             return {}
-        return {self._key(self.access, offsets): offsets for offsets in reversed(copies)}
+        return {self._key(self._summed, offsets): offsets for offsets in reversed(copies)}
 
     def step(self, region: NestRegion, copies: Sequence[Offsets], values: list[str], first: int) -> list[str]:
         """The accumulators after the iterations of one instruction."""
@@ -106,15 +124,73 @@ class Products:
             element, words = self._element(region, at), self.words(region, at)
             result.append(self._added(value, element, words))
         for offsets, value in zip(self._rows(copies).values(), values[len(copies) :], strict=False):
-            result.append(self.moved(value, self.words(region, {**offsets, self._along: first})))
+            at = {**offsets, self._along: first}
+            if self._moves_words:
+                result.append(self._added(value, self._element(region, at), f"splat (i32 {_TURNED})"))
+            else:
+                result.append(self.moved(value, self.words(region, at)))
         return result
+
+    def along_rows(
+        self,
+        looks: Looks,
+        end: str,
+        at: Callable[[str], NestRegion],
+        copies: Sequence[Offsets],
+        values: list[str],
+    ) -> list[str]:
+        """The sums after whole registers of each lane's row, some rows at a time; ``at`` an iteration."""
+        writer, vector, result, moved = self._writer, self._vector, list[str](), list[str]()
+        for offsets in copies:
+            rows: list[str] = []
+            for row in range(0, LANES, ROWS):
+                beside = 0 if moved else len(values) - len(copies)
+                carried = [(_WORDS, "zeroinitializer")] * (ROWS + beside)
+                first = {**offsets, vector: offsets.get(vector, 0) + row}
+                with looks.loop(self._along, "0", end, self.square, carried) as iteration:
+                    iteration.next = self._step_along(at(iteration.counter), first, iteration.values)
+                rows += iteration.next[:ROWS]
+                moved += [self._across([text] * LANES) for text in iteration.next[ROWS:]]
+            result.append(self._across(rows))
+        pairs = zip(values, result + moved, strict=True)
+        return [writer.let(f"add {_WORDS} {value}, {text}") for value, text in pairs]
+
+    def _step_along(self, region: NestRegion, offsets: Offsets, values: list[str]) -> list[str]:
+        """Adds a register of each row, lane by lane; the last value is what moving words adds, if there is
+        one."""
+        writer, memory, product = self._writer, self._memory, self._product
+        element = self._structure.loads[product.element]
+        elements, result = writer.load(_WORDS, memory.pointer(region, element, offsets)), []
+        for number, value in enumerate(values[:ROWS]):
+            at = {**offsets, self._vector: offsets.get(self._vector, 0) + number}
+            words = writer.load(_WORDS, memory.pointer(region, self.access, at))
+            result.append(self._added(value, elements, self._moved_words(words)))
+        return result + [self._added(value, elements, f"splat (i32 {_TURNED})") for value in values[ROWS:]]
+
+    def _across(self, rows: list[str]) -> str:
+        """Gives a vector of each row's sum over its lanes."""
+        writer, part = self._writer, LANES // 2
+        while len(rows) > 1:
+            # Each row has two parts of lanes, which are added: the first ones to the second ones.
+            first = [lane for lane in range(2 * LANES) if not lane & part]
+            second = [lane + part for lane in first]
+            halves = [
+                [writer.shuffled(_WORDS, order, *pair) for order in (first, second)]
+                for pair in zip(rows[::2], rows[1::2], strict=True)
+            ]
+            rows = [writer.let(f"add {_WORDS} {one}, {other}") for one, other in halves]
+            part //= 2
+        return rows[0]
 
     def moved(self, value: str, words: str) -> str:
         """The sum of what moving the elements adds."""
         return self._added(value, f"splat (i32 {_TURNED})", words)
 
     def _added(self, value: str, elements: str, words: str) -> str:
-        return self._product.contraction.add(self._writer, self._product, value, elements, words)
+        product = self._product
+        if self._moves_words:
+            product = product._replace(row_signed=not product.row_signed)
+        return product.contraction.add(self._writer, product, value, elements, words)
 
     def _known(
         self, region: NestRegion, load: Value, offsets: Offsets, make: Callable[[ElementAccess], str]
@@ -133,7 +209,7 @@ class Products:
 
         def make(access: ElementAccess) -> str:
             text = self._in_order(self._word(region, access, offsets), 1)
-            if self._product.turned:
+            if self._product.turned and not self._moves_words:
                 text = writer.let(f"xor i32 {text}, {_TURNED}")
             return writer.splat("i32", text, LANES)
 
@@ -188,7 +264,12 @@ class Products:
             places = self._memory.pointers(access, self._memory.pointer(region, access, offsets))
             return self._in_order(self._writer.gathered("i32", "i32", LANES, places, mask), LANES)
 
-        return self._known(region, self._product.row, offsets, make)
+        return self._known(region, self._product.row, offsets, lambda access: self._moved_words(make(access)))
+
+    def _moved_words(self, words: str) -> str:
+        if not self._moves_words:
+            return words
+        return self._writer.let(f"xor {_WORDS} {words}, splat (i32 {_TURNED})")
 
     def _load(self, base: str, index: int) -> str:
         return self._writer.let(f"load {_WORDS}, ptr {self._writer.at('i32', base, index)}, align 4")
