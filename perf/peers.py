@@ -1,6 +1,6 @@
 """Runs ONNX models by other runtimes of the index, for `trained.py` and what compares with it.
 
-Each takes the file, an argument and a number of threads, and gives a function that runs the model once and
+Each takes the file, arguments and a number of threads, and gives a function that runs the model once and
 gives its first result as a numpy array. All of them compute in 32 bits where the model does: OpenVINO and MNN
 take bfloat16 or fewer bits on processors that have these, unless told not to.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -20,17 +20,17 @@ Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
 
 
-def of_onnxruntime(model: Path, value: Array, threads: int) -> Call:
+def of_onnxruntime(model: Path, values: Sequence[Array], threads: int) -> Call:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda: session.run(None, {name: value})[0]
+    named = {given.name: value for given, value in zip(session.get_inputs(), values, strict=True)}
+    return lambda: session.run(None, named)[0]
 
 
-def of_openvino(model: Path, value: Array, threads: int) -> Call:
+def of_openvino(model: Path, values: Sequence[Array], threads: int) -> Call:
     import openvino
 
     core = openvino.Core()
@@ -38,10 +38,10 @@ def of_openvino(model: Path, value: Array, threads: int) -> Call:
         "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY",
     }  # fmt: skip
     request = core.compile_model(core.read_model(str(model)), "CPU", settings).create_infer_request()
-    return lambda: request.infer([value])[0]
+    return lambda: request.infer([*values])[0]
 
 
-def of_mnn(model: Path, value: Array, threads: int) -> Call:
+def of_mnn(model: Path, values: Sequence[Array], threads: int) -> Call:
     import _tools  # MNN's own, without its wrapper, which installs packages for its log
     import MNN
     import onnx
@@ -55,15 +55,19 @@ def of_mnn(model: Path, value: Array, threads: int) -> Call:
         graph = onnx.load(model, load_external_data=False).graph
         settings = {"backend": "CPU", "precision": "high", "numThread": threads}
         module = MNN.nn.load_module_from_file(
-            str(converted), [graph.input[0].name], [graph.output[0].name],
+            str(converted), [given.name for given in graph.input], [graph.output[0].name],
             runtime_manager=MNN.nn.create_runtime_manager((settings,)),
         )  # fmt: skip
-    element = {"float32": MNN.expr.float, "int32": MNN.expr.int}[value.dtype.name]
-    variable = MNN.expr.const(value, list(value.shape), MNN.expr.NCHW, element)
-    return lambda: np.array(module.forward([variable])[0].read())
+    elements = {"float32": MNN.expr.float, "int32": MNN.expr.int}
+    variables = []
+    for value in values:
+        value = value.astype(np.int32) if value.dtype == np.int64 else value
+        element = elements[value.dtype.name]
+        variables.append(MNN.expr.const(value, list(value.shape), MNN.expr.NCHW, element))
+    return lambda: np.array(module.forward(variables)[0].read())
 
 
-RUNTIMES: Final[dict[str, tuple[str, Callable[[Path, Array, int], Call]]]] = {
+RUNTIMES: Final[dict[str, tuple[str, Callable[[Path, Sequence[Array], int], Call]]]] = {
     "onnxruntime": ("onnxruntime", of_onnxruntime),
     "OpenVINO": ("openvino", of_openvino),
     "MNN": ("MNN", of_mnn),
@@ -71,7 +75,7 @@ RUNTIMES: Final[dict[str, tuple[str, Callable[[Path, Array, int], Call]]]] = {
 """Name → package, and what makes a call. The first says what a result should be."""
 
 
-def installed() -> dict[str, Callable[[Path, Array, int], Call]]:
+def installed() -> dict[str, Callable[[Path, Sequence[Array], int], Call]]:
     return {name: make for name, (package, make) in RUNTIMES.items() if importlib.util.find_spec(package)}
 
 

@@ -216,7 +216,7 @@ def runtimes(
     makes: dict[str, Make] = {
         "jitree": partial(of_jitree_alone, files["vmvx"], value, options.threads),
         **{
-            runtime: partial(make, files["onnx"], value, options.threads)
+            runtime: partial(make, files["onnx"], [value], options.threads)
             for runtime, make in installed().items()
             if runtime in wanted
         },

@@ -44,7 +44,7 @@ def member(runtime: str, file: Path, name: str, options: argparse.Namespace) -> 
     value = trained.argument(trained.MODELS[name].shape, name)
     call: Callable[[], Any]
     if runtime == "onnxruntime":
-        call = of_onnxruntime(file, value, options.threads)
+        call = of_onnxruntime(file, [value], options.threads)
     else:
         import jitree
 

@@ -19,7 +19,7 @@ from jitree import errors
 from jitree.base.logs import report
 from jitree.base.private_files import put_in_place, refuse_special, unique, written
 from jitree.base.records import NamedTuple
-from jitree.compiling.checking import TOLERANCE, WRONG, ModelCheck, check_model
+from jitree.compiling.checking import TOLERANCE, ModelCheck, check_model
 from jitree.compiling.onnx_files import NodePlace, can_expand, prepare, read_model
 from jitree.compiling.onnx_inputs import ChosenInputs
 from jitree.compiling.programs import (
@@ -218,7 +218,7 @@ def compile_model(
             check = ModelCheck(None, "the model is no ONNX file")
             if reference is not None:
                 check = check_model(temporary, reference, options.target.device, work)
-        if check.error is not None and not check.error <= WRONG:
+        if check.error is not None and not check.error <= check.limit:
             raise errors.DataLossError(
                 f"'{source.name}': {departure(check)}; --check=false (check=False) keeps the module"
             )

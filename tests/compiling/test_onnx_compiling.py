@@ -142,6 +142,19 @@ def test_a_wrong_result_is_an_error_and_a_departure_a_warning(
     assert "warning: 'soft_1' departs from onnxruntime's result by 5.0e-03" in outcome.stderr
 
 
+def test_quantised_results_may_be_steps_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rounds to other steps here and in onnxruntime is no wrong result; half of the range is."""
+    model = tmp_path / "m.onnx"
+    text = "(float[4] x) => (float[4] z) <float s = {0.1}, int8 p = {0}> "
+    onnx.save(parsed(text + "{ y = QuantizeLinear(x, s, p) z = DequantizeLinear(y, s, p) }"), model)
+    monkeypatch.setattr(checking, "error_of", lambda result, expected: 2e-2)
+    with pytest.warns(UserWarning, match="'z' departs from onnxruntime's result by 2.0e-02"):
+        jitree.compile(model, tmp_path / "m.vmfb")
+    monkeypatch.setattr(checking, "error_of", lambda result, expected: 0.5)
+    with pytest.raises(DataLossError):
+        jitree.compile(model, tmp_path / "m.vmfb")
+
+
 def test_a_refusal_names_the_node(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     text = "g (float[4] x) => (float[2] y) { a = Neg(x) y = made.up.Unknown(a, a) }"

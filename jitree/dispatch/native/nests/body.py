@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 
 from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.clamps import Clamp, clamp_of, fits, write_cast
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import LIBRARY, condition, emit, fenced
 from jitree.dispatch.native.nests.plan import PlannedNest
@@ -92,6 +93,8 @@ class Body:
                 known = self._load(region, access, value, offsets)
             elif value in self._structure.choices:
                 known = self._choice(region, value, offsets)
+            elif (clamp := clamp_of(value)) is not None:
+                known = self._clamped(clamp, self.value(region, clamp.number, offsets))
             else:
                 known = self._operation(value, [self.value(region, o, offsets) for o in value.operands])
             region.known[key] = known
@@ -178,6 +181,10 @@ class Body:
         ]
         return NestOperand(emit(self._writer, f"select.{value.type}", lanes, texts), lanes)
 
+    def _clamped(self, clamp: Clamp, number: NestOperand) -> NestOperand:
+        bound = self.widened(self._invariant_operand(clamp.bound), "f32", number.lanes)
+        return NestOperand(clamp.write(self._writer, number.lanes, number.text, bound), number.lanes)
+
     def _operation(self, value: Value, operands: list[NestOperand]) -> NestOperand:
         lanes = 1
         for made in operands:
@@ -189,6 +196,8 @@ class Body:
         ]
         if lanes > 1 and value in self.places.bounded:
             return NestOperand(emit_part(self._writer, value.operation, lanes, texts), lanes)
+        if fits(value):
+            return NestOperand(write_cast(self._writer, lanes, *texts), lanes)
         if value.operation in LIBRARY:
             return NestOperand(self._library(value, lanes, texts), lanes)
         return NestOperand(emit(self._writer, value.operation, lanes, texts), lanes)

@@ -1,0 +1,111 @@
+"""Finds numbers that are clamped to constants, and casts of such numbers to integers.
+
+A compiler writes the greater of a number and a constant as two selections, of which one takes the constant
+where the number is NaN. With a constant that is a number this is one ordered comparison and one selection,
+for which processors have an instruction: ``number > constant ? number : constant``.
+
+A cast to an integer rounds, and looks whether the result has 63 bits. What is whole already and clamped to
+less than 31 bits needs neither: a vector of 32 bits is cast at once. Quantised models do so for each element.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf, isnan
+from typing import Final
+
+import numpy as np
+
+from jitree.base.records import NamedTuple
+from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.ssa import Value
+
+_LIMIT: Final = float(1 << 30)
+"""What clamped numbers do not reach, nor whole constants: far from where 32 bits end."""
+_MADE_WHOLE: Final = (
+    "ceil.f32", "floor.f32", "round.f32", "round.f32.even", "cast.si32.f32", "cast.ui32.f32",
+)  # fmt: skip
+_STAYS_WHOLE: Final = ("add.f32", "sub.f32", "mul.f32", "neg.f32", "abs.f32", "min.f32", "max.f32")
+"""Of whole numbers these make whole ones, also where they round, or infinities and NaN."""
+_DEEPEST: Final = 16
+"""Operations that are looked through."""
+
+
+class Clamp(NamedTuple):
+    """Says which number is clamped to which constant."""
+
+    number: Value
+    bound: Value
+    is_lower: bool
+    """The result is not less than the constant."""
+
+    def write(self, writer: Writer, lanes: int, number: str, bound: str) -> str:
+        """Writes the result, which is the constant where the number is NaN."""
+        kind, condition = llvm_type("f32", lanes), "ogt" if self.is_lower else "olt"
+        bits = writer.let(f"fcmp {condition} {kind} {number}, {bound}")
+        return writer.let(f"select {llvm_type('i1', lanes)} {bits}, {kind} {number}, {kind} {bound}")
+
+
+def clamp_of(value: Value) -> Clamp | None:
+    """The clamp that a selection is; None if it is another one, or the constant is NaN."""
+    if value.operation != "select.f32" or value.operands[0].operation != "cmp.nan.f32":
+        return None
+    is_nan, bound, other = value.operands
+    (number,) = is_nan.operands
+    constant = _constant(bound)
+    if constant is None or isnan(constant) or other.operation != "select.f32":
+        return None
+    compared = other.operands[0]
+    if compared.operation != "cmp.lt.f32.u" or other.operands[1:] != [number, bound]:
+        return None
+    if compared.operands == [bound, number]:
+        return Clamp(number, bound, True)
+    return Clamp(number, bound, False) if compared.operands == [number, bound] else None
+
+
+def fits(value: Value) -> bool:
+    """Whether a cast takes whole numbers that fit an i32."""
+    if value.operation not in ("cast.f32.si32", "cast.f32.ui32"):
+        return False
+    (number,) = value.operands
+    least, greatest = bounds(number)
+    return -_LIMIT <= least <= greatest <= _LIMIT and is_whole(number)
+
+
+def bounds(value: Value, depth: int = _DEEPEST) -> tuple[float, float]:
+    """The least and the greatest number that a clamped one can be; infinities for others.
+
+    Between finite ones it is not NaN.
+    """
+    clamp = clamp_of(value) if depth else None
+    constant = None if clamp is None else _constant(clamp.bound)
+    if clamp is None or constant is None:
+        return -inf, inf
+    least, greatest = bounds(clamp.number, depth - 1)
+    return (constant, max(greatest, constant)) if clamp.is_lower else (min(least, constant), constant)
+
+
+def is_whole(value: Value, depth: int = _DEEPEST) -> bool:
+    """Whether a value is whole wherever it is a finite number."""
+    constant = _constant(value)
+    if constant is not None:
+        return abs(constant) <= _LIMIT and constant.is_integer()
+    if value.operation in _MADE_WHOLE:
+        return True
+    parts = value.operands[1:] if value.operation == "select.f32" else value.operands
+    known = value.operation == "select.f32" or value.operation in _STAYS_WHOLE
+    return known and depth > 0 and all(map(partial(is_whole, depth=depth - 1), parts))
+
+
+def write_cast(writer: Writer, lanes: int, number: str) -> str:
+    """The integer of a number that fits."""
+    return writer.let(f"fptosi {llvm_type('f32', lanes)} {number} to {llvm_type('i32', lanes)}")
+
+
+def _constant(value: Value) -> float | None:
+    if value.operation == "const.f32.zero":
+        return 0.0
+    if value.operation != "const.f32":
+        return None
+    return float(np.array(value.literals[0], np.int64).astype(np.uint32).view(np.float32))

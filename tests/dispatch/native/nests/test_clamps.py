@@ -1,0 +1,113 @@
+"""Numbers that are clamped to constants and cast: in one selection and one instruction, with the same bits as
+the program's, of NaN, infinities and zeros too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jitree.dispatch.native.nests.clamps import bounds, clamp_of, fits
+from jitree.dispatch.native.ssa import SsaFunction, Value
+from tests.dispatch.native.nests.checking import check, some_memory
+from tests.dispatch.native.nests.programs import Level, Text, only_nest, program
+from tests.dispatch.semantics_reference import edge_values
+
+COUNT = 200
+QUANTISED = ("lower -128.0", "upper 127.0")
+
+
+def clamped(text: Text, value: str, step: str) -> str:
+    """As the compiler writes it: the constant where the number is NaN."""
+    side, number = step.split()
+    bound = text.constant(float(number), "f32")
+    order = (bound, value) if side == "lower" else (value, bound)
+    further = text.op("select.f32", text.op("cmp.lt.f32.u", *order), value, bound)
+    return text.op("select.f32", text.op("cmp.nan.f32", value), bound, further)
+
+
+def body(steps: tuple[str, ...], cast: str = "", rounded: bool = True) -> SsaFunction:
+    def write(text: Text, at: list[str]) -> None:
+        value = text.load("f32", 1, at[0])
+        if rounded:
+            value = text.op("round.f32.even", value)
+            value = text.op("add.f32", value, text.constant(3.0, "f32"))
+        for step in steps:
+            value = clamped(text, value, step)
+        text.store("i32" if cast else "f32", 0, at[0], text.op(cast, value) if cast else value)
+
+    return program([Level(COUNT)], write)
+
+
+def stored(function: SsaFunction) -> Value:
+    value: Value = only_nest(function).structure.stores[0].stored
+    return value
+
+
+def run(function: SsaFunction) -> None:
+    """On edge values, numbers about the bounds, and random bits."""
+    random = np.random.default_rng(0)
+    near = np.concatenate([np.arange(-140, 140, 3.5), [124.0, 124.5, -131.0, -131.5]])
+    noise = np.frombuffer(random.bytes(4 * COUNT), np.float32)
+    memory = some_memory(function)
+    given = memory[1].view(np.float32)
+    for values in (edge_values("f32"), near, noise):
+        values = np.resize(values.astype(np.float32), COUNT)
+        given[:COUNT] = values
+        check(function, memory=memory)
+
+
+@pytest.mark.parametrize("cast", ["", "cast.f32.si32", "cast.f32.ui32"])
+@pytest.mark.parametrize(
+    "steps",
+    [QUANTISED, QUANTISED[::-1], ("lower 0.0", "upper 255.0"), ("lower -0.0", "upper inf"), ("upper -inf",)],
+)
+def test_clamps_keep_all_bits(steps: tuple[str, ...], cast: str) -> None:
+    for rounded in (False, True):
+        function = body(steps, cast, rounded)
+        if not cast:
+            assert clamp_of(stored(function)) is not None
+        run(function)
+
+
+def test_casts_that_fit() -> None:
+    assert fits(stored(body(QUANTISED, "cast.f32.si32")))
+    assert fits(stored(body(QUANTISED[::-1], "cast.f32.ui32")))
+    (number,) = stored(body(QUANTISED, "cast.f32.si32")).operands
+    assert bounds(number) == (-128, 127)
+
+
+OTHERS = {
+    "halves": (QUANTISED, False),
+    "one bound": (QUANTISED[:1], True),
+    "a bound that is no whole number": (("lower -128.0", "upper 127.5"), True),
+    "bounds near 32 bits": (("lower 0.0", "upper 4e9"), True),
+    "infinite bounds": (("lower -inf", "upper inf"), True),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_casts_are_whole_ones(name: str) -> None:
+    steps, rounded = OTHERS[name]
+    function = body(steps, "cast.f32.si32", rounded)
+    assert not fits(stored(function))
+    run(function)
+
+
+def test_a_constant_that_is_no_number_is_no_bound() -> None:
+    function = body(("lower nan",))
+    assert clamp_of(stored(function)) is None
+    run(function)
+
+
+def test_the_other_constant_is_no_clamp() -> None:
+    """Where NaN becomes another number than the bound, both selections stay."""
+
+    def write(text: Text, at: list[str]) -> None:
+        value, bound = text.load("f32", 1, at[0]), text.constant(2.0, "f32")
+        further = text.op("select.f32", text.op("cmp.lt.f32.u", bound, value), value, bound)
+        other = text.op("select.f32", text.op("cmp.nan.f32", value), text.constant(5.0, "f32"), further)
+        text.store("f32", 0, at[0], other)
+
+    function = program([Level(COUNT)], write)
+    assert clamp_of(stored(function)) is None
+    run(function)
