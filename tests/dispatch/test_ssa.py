@@ -85,6 +85,34 @@ def test_a_counted_loop_has_one_parameter() -> None:
     assert loop.header.dominates(loop.exits[0][1])
 
 
+def nest(depth: int) -> str:
+    """So many loops, one inside the other."""
+    heads = [f"br ^head{loop}\n^head{loop}:" for loop in range(depth)]
+    ends = [f"cond_br %i0, ^head{loop}, ^end{loop}\n^end{loop}:" for loop in reversed(range(depth))]
+    return "\n".join([*heads, *ends, "return [%i0]"])
+
+
+def test_loops_know_those_inside_them() -> None:
+    found = function("0i_i", nest(20))
+    chain = list(found.all_loops())
+    assert len(chain) == 20 and sorted(len(loop.children) for loop in chain) == [0, *[1] * 19]
+    assert all(
+        child.parent is loop and child.blocks < loop.blocks for loop in chain for child in loop.children
+    )
+    one, other = (
+        nest(1).replace("return [%i0]", ""),
+        nest(1).replace("head0", "head1").replace("end0", "end1"),
+    )
+    first, second = function("0i_i", one + other).loops
+    assert first.parent is second.parent is None and not first.blocks & second.blocks
+
+
+def test_loops_in_hundreds_of_others_are_refused() -> None:
+    """What they change is looked at block by block: it took minutes to show a module of 10,000."""
+    with pytest.raises(Refusal, match="inside one another"):
+        function("0i_i", nest(300))
+
+
 def test_registers_that_were_never_written_are_zero() -> None:
     found = function("0v_iF", "return [%i0, %i2:3]")
     (returned,) = [item for item in instructions(found) if item.mnemonic == "return"]

@@ -38,6 +38,7 @@ from jitree.dispatch.native.ssa import (
     SsaInstruction,
     Value,
     Variable,
+    depth_of_loops,
     find_loops,
     reverse_postorder,
     set_dominators,
@@ -47,6 +48,9 @@ from jitree.dispatch.native.ssa import (
 from jitree.vmfb.words import TAG_VALUE32, TAG_VALUE64
 
 __all__ = ["Refusal", "build"]
+
+_MOST_AROUND: Final = 64
+"""Loops around a block, on an average."""
 
 
 class Refusal(Exception):
@@ -313,6 +317,10 @@ class _Builder:
             whole = reverse_postorder(ENTRY_PC, lambda pc: self._read[pc].targets)
             check_views(self._views, whole, self._function, self._sets)
         blocks = self._connect(reverse_postorder(ENTRY_PC, lambda pc: _successors(self._read[pc])))
+        if depth_of_loops(blocks) > _MOST_AROUND:
+            raise Refusal(
+                "too many loops inside one another: what they change takes the square of the blocks"
+            )
         set_dominators(blocks)
         loops = find_loops(blocks)
         for loop in with_inner(loops):

@@ -328,20 +328,25 @@ def _common(one: Block, other: Block) -> Block:
 
 def find_loops(blocks: Sequence[Block]) -> list[SsaLoop]:
     """The outermost natural loops, with those inside them."""
-    loops: list[SsaLoop] = []
+    outermost: list[SsaLoop] = []
+    nearest: dict[Block, SsaLoop] = {}
     for block in blocks:
         latches = [source for source in block.predecessors if block.dominates(source)]
         if latches:
-            loops.append(SsaLoop(block, _body(block, latches)))
-    outermost = []
-    for number, loop in enumerate(loops):  # in the order of headers: the last one around it is the nearest
-        around = [other for other in loops[:number] if loop.header in other.blocks]
-        if around:
-            loop.parent = around[-1]
-            around[-1].children.append(loop)
-        else:
-            outermost.append(loop)
+            loop = SsaLoop(block, _body(block, latches))
+            loop.parent = nearest.get(block)  # in the order of headers: those around it come first
+            siblings = outermost if loop.parent is None else loop.parent.children
+            siblings.append(loop)
+            nearest |= dict.fromkeys(loop.blocks, loop)
     return outermost
+
+
+def depth_of_loops(blocks: Sequence[Block]) -> int:
+    """How many loops are around a block, on an average. The blocks are in reverse postorder."""
+    inside = 0
+    for block in blocks:
+        inside += max([0, *(source.order - block.order for source in block.predecessors)])
+    return inside // len(blocks)
 
 
 def _body(header: Block, latches: Sequence[Block]) -> set[Block]:
