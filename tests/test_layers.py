@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import jitree
+from tests.base.rows import each_row
 from tests.pages import users_environment
 from tests.sizes import (
     FILES,
@@ -168,16 +169,18 @@ def files_of(path: Path, names: set[str]) -> set[Path]:
     return found - {path}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_only_upwards(path: Path) -> None:
-    importer = part_of(path)
-    for imported in imported_parts(path) - {importer}:
-        assert (importer, imported) not in APART, f"{importer} must not import {imported}"
-        if importer not in ("tools", "kernels"):  # which show a driver's files, and launch its kernels
-            assert imported not in DRIVERS, f"{importer} imports {imported}, which is a driver"
-        if {importer, imported} <= LAYERS[0]:
-            continue
-        assert rank(imported) < rank(importer), f"{importer} imports {imported}, which is not above it"
+@pytest.mark.parametrize("importer", sorted({part_of(path) for path in FILES}))
+def test_imports_only_upwards(importer: str) -> None:
+    def check(path: Path) -> None:
+        for imported in imported_parts(path) - {importer}:
+            assert (importer, imported) not in APART, f"{importer} must not import {imported}"
+            if importer not in ("tools", "kernels"):  # which show a driver's files, and launch its kernels
+                assert imported not in DRIVERS, f"{importer} imports {imported}, which is a driver"
+            if {importer, imported} <= LAYERS[0]:
+                continue
+            assert rank(imported) < rank(importer), f"{importer} imports {imported}, which is not above it"
+
+    each_row({str(path): path for path in FILES if part_of(path) == importer}, check)
 
 
 def test_private_names_stay_in_their_files() -> None:

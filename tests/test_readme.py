@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from jitree.tools.main import COMMANDS
+from tests.base.rows import each_row
 from tests.pages import ROOT, Command, blocks, commands, require_printed, run, run_snippets
 from tests.site.pages import own_files
 
@@ -120,9 +121,7 @@ DOCUMENTS = [
 ]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_documents_name_what_there_is(path: Path) -> None:
-    """Their commands install, test or measure for minutes; here only what they name is looked for."""
+def _names_what_there_is(path: Path) -> None:
     text = path.read_text()
     for name in re.findall(r"`((?:jitree|tests|perf|examples|\.ci)/[^`]+)`", text):
         assert list(ROOT.glob(name.rstrip("/"))), name
@@ -136,6 +135,11 @@ def test_documents_name_what_there_is(path: Path) -> None:
         assert command in COMMANDS, command
     for target in re.findall(r"\]\((?!https)([^)#]+)", text):
         assert (path.parent / target).exists(), target
+
+
+def test_documents_name_what_there_is() -> None:
+    """Their commands install, test or measure for minutes; here only what they name is looked for."""
+    each_row({str(path.relative_to(ROOT)): path for path in DOCUMENTS}, _names_what_there_is)
 
 
 FOLDERS = sorted((ROOT / "jitree").glob("**/README.md"))

@@ -40,6 +40,7 @@ from jitree.vmfb.superinstructions import (
     Superinstruction,
 )
 from jitree.vmfb.words import BASE_OPCODE, OPCODE, OPCODE_NAMES
+from tests.base.rows import each_row
 
 SLOTS = 12
 REFS = 4
@@ -218,12 +219,22 @@ _VALUES = [0, 0, 0, 1, 2, 3, 5, 7, 0x3F800000, 0x40000000, 0xBF800000 - 2**32, -
 """No NaNs as floats: which of two goes on is open."""
 
 
-@pytest.mark.parametrize("number", range(len(SUPERINSTRUCTIONS) + len(LOOP_OPCODE)))
-def test_superinstructions_equal_their_parts(number: int) -> None:
-    superinstructions = [(Part(loop.name),) for loop in LOOP_OPCODE] + list(SUPERINSTRUCTIONS)
+_LENGTHS = sorted({len(parts) for parts in SUPERINSTRUCTIONS})
+
+
+def _of_length(length: int) -> dict[str, tuple[int, tuple[Part, ...]]]:
+    """Superinstructions of so many parts, and their numbers."""
+    return {
+        f"{number}: {' '.join(map(str, parts))}": (number, parts)
+        for number, parts in enumerate(SUPERINSTRUCTIONS)
+        if len(parts) == length
+    }
+
+
+def _equals_its_parts(row: tuple[int, tuple[Part, ...]]) -> None:
     for seed in range(10):
         random = Random(seed)
-        writer = Writer(superinstructions[number], random)
+        writer = Writer(row[1], random)
         fused = fuse(writer)
         values = [_VALUES[random.number(len(_VALUES))] for _ in range(SLOTS)]
         base = [BASE_OPCODE[word] if at in writer.starts else word for at, word in enumerate(writer.words)]
@@ -231,20 +242,32 @@ def test_superinstructions_equal_their_parts(number: int) -> None:
         assert _run(fused, True, values, _refs()) == expected, (seed, values)
 
 
+@pytest.mark.parametrize("length", _LENGTHS)
+def test_superinstructions_equal_their_parts(length: int) -> None:
+    each_row(_of_length(length), _equals_its_parts)
+
+
+def test_loops_equal_their_parts() -> None:
+    loops = {loop.name: (number, (Part(loop.name),)) for number, loop in enumerate(LOOP_OPCODE)}
+    assert len(loops) == len(LOOP_OPCODE)
+    each_row(loops, _equals_its_parts)
+
+
 def _refs() -> list[VmBuffer | None]:
     read_only = VmBuffer.alias(bytes(range(48)))
     return [None, VmBuffer(64), VmBuffer(32), read_only]
 
 
-@pytest.mark.parametrize("number", range(len(SUPERINSTRUCTIONS)))
-def test_superinstructions_are_found(number: int) -> None:
+@pytest.mark.parametrize("length", _LENGTHS)
+def test_superinstructions_are_found(length: int) -> None:
     """Words written for a superinstruction get its opcode, unless a longer or more special one applies."""
-    parts = SUPERINSTRUCTIONS[number]
-    opcodes = set()
-    for seed in range(20):
-        writer = Writer(parts, Random(seed))
-        opcodes.add(fuse(writer)[0])
-    assert len(OPCODE) + len(LOOPS) + number in opcodes, str([str(part) for part in parts])
+
+    def check(row: tuple[int, tuple[Part, ...]]) -> None:
+        number, parts = row
+        opcodes = {fuse(Writer(parts, Random(seed)))[0] for seed in range(20)}
+        assert len(OPCODE) + len(LOOPS) + number in opcodes
+
+    each_row(_of_length(length), check)
 
 
 def test_handlers_for_aarch64() -> None:

@@ -29,6 +29,7 @@ from jitree.modules.hal.native.handle_pool import HandlePool
 from jitree.modules.hal.native.layout import POOL_COUNT, class_index
 from jitree.regs.buffer import VmBuffer
 from tests.assembler import Assembler
+from tests.base.rows import each_row
 from tests.hal.native_kernels import MULTIPLY
 from tests.modules.hal_programs import (
     ALLOCATOR,
@@ -472,9 +473,11 @@ def test_profiles_have_every_operation() -> None:
         assert "execute" in [measurement.name for measurement in session.device.profiler.measurements]
 
 
-@pytest.mark.parametrize("size", [*range(0, 3000, 7), *(1 << bits for bits in range(11, 27)), 1025])
-def test_sizes_have_the_pool_of_their_class(size: int) -> None:
-    assert buffers.class_of(size) == class_index(size_class(size)) < POOL_COUNT
+def test_sizes_have_the_pool_of_their_class() -> None:
+    def check(size: int) -> None:
+        assert buffers.class_of(size) == class_index(size_class(size)) < POOL_COUNT
+
+    each_row([*range(0, 3000, 7), *(1 << bits for bits in range(11, 27)), 1025], check)
 
 
 def test_an_execution_by_what_is_no_device() -> None:

@@ -22,6 +22,7 @@ from jitree.modules.import_rows import ImportRow, all_rows, parse_parameters, ro
 from jitree.regs.buffer import VmBuffer
 from jitree.vmfb.cconv import Span, parse
 from tests.assembler import Assembler
+from tests.base.rows import each_row
 from tests.modules.helpers import Hal
 
 DECLARED = Path(__file__).parent.parent / "data" / "hal_imports.txt"
@@ -186,17 +187,19 @@ def test_references_are_checked(
             call(None)
 
 
-@pytest.mark.parametrize("row", [row for row in all_rows() if row.function], ids=lambda row: row.full_name)
-def test_parameters_are_those_of_the_convention(row: ImportRow) -> None:
-    stated = [
-        [character == "r" for character in item.characters] if isinstance(item, Span) else item == "r"
-        for item in parse(row.cconv).arguments
-    ]
-    declared = [
-        [kind is not None for _, kind in item] if isinstance(item, list) else item[1] is not None
-        for item in parse_parameters(row.parameters)
-    ]
-    assert declared == stated
+def test_parameters_are_those_of_the_convention() -> None:
+    def check(row: ImportRow) -> None:
+        stated = [
+            [character == "r" for character in item.characters] if isinstance(item, Span) else item == "r"
+            for item in parse(row.cconv).arguments
+        ]
+        declared = [
+            [kind is not None for _, kind in item] if isinstance(item, list) else item[1] is not None
+            for item in parse_parameters(row.parameters)
+        ]
+        assert declared == stated
+
+    each_row([row for row in all_rows() if row.function], check)
 
 
 def test_all_exports_are_bound_once() -> None:

@@ -14,6 +14,7 @@ from jitree.vmfb.module import read_module, read_signatures
 from jitree.vmfb.refusals import require_sound
 from jitree.vmfb.schema import ModuleTables
 from tests.assembler import Assembler
+from tests.base.rows import each_row
 from tests.vmfb.modules import decode, read
 
 INVALID_ARGUMENT = StatusCode.INVALID_ARGUMENT
@@ -345,10 +346,13 @@ OPERANDS = [
 
 
 @pytest.mark.parametrize("bytecode", [15, 16, 17])
-@pytest.mark.parametrize(("text", "expected"), OPERANDS)
-def test_27_to_40_operands(text: str, expected: StatusCode, bytecode: int) -> None:
-    module = sample(f"{text}\nreturn", bytecode, requirements=3, value_count=3, ref_count=3)
-    assert status(module) is expected
+def test_27_to_40_operands(bytecode: int) -> None:
+    def check(row: tuple[str, StatusCode]) -> None:
+        text, expected = row
+        module = sample(f"{text}\nreturn", bytecode, requirements=3, value_count=3, ref_count=3)
+        assert status(module) is expected
+
+    each_row(OPERANDS, check)
 
 
 LATER = [
