@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
+from jitree.codegen.image import compile as compiling
 from jitree.codegen.image.compile import Target, compile_object, host_target, optimized_module, target_of
 from jitree.codegen.image.generated import PLAIN, STRAIGHT
 from jitree.dispatch.native.lower import PROGRAM
@@ -48,24 +48,39 @@ _SQUARES = "\n".join((
     *(f"%q{n} = getelementptr i64, ptr %other, i64 {n}\nstore i64 %y{n}, ptr %q{n}" for n in range(12)),
     "ret void\n}\n",
 ))  # fmt: skip
+_UNLIKELY = """
+define i64 @clear(i1 %which) {
+entry:
+  br i1 %which, label %one, label %other, !prof !0
+one:
+  %x = call i64 asm sideeffect "", "=r"()
+  ret i64 %x
+other:
+  ret i64 0
+}
+!0 = !{!"branch_weights", i32 1, i32 4096}
+"""
 
 
 _X86, _ARM = target_of("x86_64", "x86-64-v2"), target_of("aarch64", "generic")
 
 
 @pytest.mark.parametrize(
-    ("part", "text", "target"),
+    ("option", "text", "target"),
     [
-        ("strength_reduction", _TEXT, _X86),
-        ("preparation", _ADDRESSED, _X86),
-        ("first_order", _SQUARES, _ARM),
-        ("last_order", _SQUARES, _ARM),
+        ("disable-lsr", _TEXT, _X86),
+        ("disable-cgp", _ADDRESSED, _X86),
+        ("enable-misched", _SQUARES, _ARM),
+        ("disable-post-ra", _SQUARES, _ARM),
+        ("disable-block-placement", _UNLIKELY, _X86),
     ],
 )
-def test_what_is_left_out_is_each_units(part: str, text: str, target: Target) -> None:
+def test_what_is_left_out_is_each_units(
+    option: str, text: str, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "TIDYING", {option: compiling.TIDYING[option]})
     as_it_is = PLAIN._replace(passes=("dead_code_elimination",))
-    left_out: Any = {part: False}
-    pipelines = (as_it_is, as_it_is._replace(**left_out), as_it_is)
+    pipelines = as_it_is, as_it_is._replace(tidies=False), as_it_is
     whole, without, again = (compile_object([text], ["clear"], target, item) for item in pipelines)
     assert whole == again != without
 

@@ -17,6 +17,18 @@ from jitree.codegen.image.shipped import CHECKED
 _KEPT_FREE: Final = {"aarch64": "+reserve-x18"}
 """A register that macOS changes at any time: code that leaves it alone runs on both systems."""
 
+_SKIPPING: Final = (
+    "disable-lsr", "disable-cgp", "disable-post-ra", "disable-machine-sink", "disable-postra-machine-sink",
+    "disable-machine-cse", "disable-copyprop", "disable-branch-fold", "disable-early-taildup",
+    "disable-tail-duplicate", "disable-block-placement", "disable-constant-hoisting",
+    "disable-partial-libcall-inlining", "disable-merge-icmps",
+)  # fmt: skip
+TIDYING: Final = {"enable-misched": True, **dict.fromkeys(_SKIPPING, False)}
+"""LLVM's options, as they are where machine code is made as good as LLVM can. Of the time of writing that of
+a kernel additions for addresses (lsr) take a fifth, addresses and conversions near their uses (cgp) an
+eleventh, the order without registers (misched) and with them (post-ra) a thirteenth and a twelfth, the others
+a ninth together."""
+
 
 class Target(NamedTuple):
     triple: str
@@ -117,13 +129,8 @@ def compile_object(
 ) -> bytes:
     """The relocatable object of some IR texts (see :class:`~jitree.codegen.image.generated.Unit`)."""
     module = optimized_module(texts, entries, target, pipeline)
-    for option, value in (
-        ("disable-lsr", not pipeline.strength_reduction),
-        ("disable-cgp", not pipeline.preparation),
-        ("enable-misched", pipeline.first_order),
-        ("disable-post-ra", not pipeline.last_order),
-    ):
-        llvm.set_option("", f"-{option}={str(value).lower()}")
+    for option, value in TIDYING.items():
+        llvm.set_option("", f"-{option}={str(pipeline.tidies == value).lower()}")
     if CHECKED:
         from jitree.codegen.checked.instrument import instrumented
 

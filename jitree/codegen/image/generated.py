@@ -17,16 +17,9 @@ class Pipeline(NamedTuple):
     loop_vectorization: bool
     slp_vectorization: bool
     loop_unrolling: bool
-    strength_reduction: bool = True
-    """Whether addresses in loops become additions. To find them takes a fifth of the time of writing machine
-    code."""
-    preparation: bool = True
-    """Whether addresses and conversions are moved to where they are used before instructions are selected, an
-    eleventh of the same time."""
-    first_order: bool = True
-    """Whether instructions are put in order before they have registers, a thirteenth of the same time."""
-    last_order: bool = True
-    """Whether they are once more when they have them, a twelfth: processors do that themselves."""
+    tidies: bool = True
+    """Whether machine code is made better where the texts leave something to do
+    (:data:`~jitree.codegen.image.compile.TIDYING`): more than a third of the time of writing it."""
     passes: tuple[str, ...] = ()
     """What simplifies functions in which all calls have been inlined that are to be, by llvmlite's names, in
     this order and nothing else; none: what LLVM has for the level."""
@@ -40,10 +33,7 @@ STRAIGHT: Final = Pipeline(
     loop_vectorization=False,
     slp_vectorization=False,
     loop_unrolling=False,
-    strength_reduction=False,
-    preparation=False,
-    first_order=False,
-    last_order=False,
+    tidies=False,
     passes=("sroa", "instruction_combine", "jump_threading", "simplify_cfg", "dead_code_elimination"),
 )
 """For code whose loops are written as they are to be, vectors with nothing in them that does not change, and
