@@ -89,7 +89,7 @@ def is_in_an_end(frame: FrameType) -> bool:
 class Interrupter:
     """Raises an exception at the first place from the n-th on, as a signal handler might.
 
-    Whether it is one is looked at there alone: to look at each before it took half of the time.
+    Whether it is one is looked at there alone: to look at each before it took a quarter of the time.
     """
 
     def __init__(self, first: int, raised: type[BaseException]) -> None:
