@@ -10,12 +10,20 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 
 from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests import near
 from jitree.dispatch.native.nests.clamps import Clamp, clamp_of, fits, write_cast
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import LIBRARY, condition, emit, fenced
 from jitree.dispatch.native.nests.plan import PlannedNest
 from jitree.dispatch.native.nests.reading import emit_part
-from jitree.dispatch.native.nests.structure import ZERO, ElementAccess, Level, Polynomial, Predicate
+from jitree.dispatch.native.nests.structure import (
+    ELEMENT_LLVM,
+    ZERO,
+    ElementAccess,
+    Level,
+    Polynomial,
+    Predicate,
+)
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value, is_neutral, operand
 
@@ -231,9 +239,10 @@ class Body:
         memory, predicate = self.memory, access.predicate
         if access.computed:
             distance = self._distance(region, access, offsets)
-            pointer = memory.displaced(access, memory.pointer(region, access, offsets), distance)
+            pointer = memory.pointer(region, access, offsets)
             if distance.lanes > 1:
-                return memory.gather(access, pointer, self._mask(region, predicate, offsets))
+                return self._gathered(access, pointer, distance, self._mask(region, predicate, offsets))
+            pointer = memory.displaced(access, pointer, distance)
         else:
             pointer = memory.pointer(region, access, offsets)
         if memory.is_uniform(access):
@@ -249,6 +258,20 @@ class Body:
         if value in self._plan.prepacked:
             return memory.load_prepacked(region, access, offsets, mask)
         return memory.load_lanes(access, pointer, mask)
+
+    def _gathered(
+        self, access: ElementAccess, pointer: str, distance: NestOperand, mask: str | None
+    ) -> NestOperand:
+        """Elements that lie anywhere, or all near each other."""
+        memory, kind, lanes = self.memory, ELEMENT_LLVM[access.element], distance.lanes
+
+        def gather() -> str:
+            return memory.gather(access, memory.displaced(access, pointer, distance), mask).text
+
+        if not (near.may_be_near(kind, lanes, mask) and memory.is_uniform(access)):
+            return NestOperand(gather(), lanes)
+        buffer = self._writer.context.buffer(access.buffer)
+        return NestOperand(near.load_near(self._writer, buffer, kind, pointer, distance.text, gather), lanes)
 
     def _distance(self, region: NestRegion, access: ElementAccess, offsets: Offsets) -> NestOperand:
         """Adds the computed parts of an index, known to be small."""

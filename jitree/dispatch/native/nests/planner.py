@@ -17,6 +17,7 @@ from jitree.base.platform import processor
 from jitree.dispatch.native.nests.ahead import with_requests
 from jitree.dispatch.native.nests.folds import find_fold
 from jitree.dispatch.native.nests.joining import are_rows_worth_it, find_rows, join_reductions
+from jitree.dispatch.native.nests.memory import LARGEST_STRIDE
 from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.recognise import FUNCTION_WEIGHT, Dependence
 from jitree.dispatch.native.nests.reductions import Product, extreme_of, find_product
@@ -97,6 +98,8 @@ class _Planner:
         self._parallel = [level for level in structure.levels if store.step(level).terms]
         self._reductions = [level for level in structure.levels if level not in self._parallel]
         self._lanes = 8 if any(access.bytes == 8 for access in structure.accesses) else 16
+        self._is_apart = False
+        """Whether lanes of a load are picked out of several vectors, which takes as long as two loads."""
 
     def parallel(self) -> Plan | None:
         """None if the iterations have to stay in order."""
@@ -114,6 +117,8 @@ class _Planner:
         structure = self._structure
         product = find_product(structure, self._dependence, vector, self._reductions)
         joined = self._of_joined(plan, product, vector)
+        steps = [load.step(vector).number for load in structure.loads.values()]
+        self._is_apart = any(step in range(2, LARGEST_STRIDE + 1) for step in steps)
         if joined is not None and structure.stores[0].element == "i32":
             return joined
         if product is not None and product.widens and not self._shares_words(product, vector):
@@ -458,7 +463,8 @@ class _Planner:
         if self._reductions:
             sharing = tiled is not None and self._shared(tiled, vector) > 0
             registers = accumulators() // len(self._structure.stores)
-            beside = min(copies() if sharing else NOT_SHARED, tiled.count) if tiled is not None else 1
+            together = (MAXIMUM_COPIES if self._is_apart else copies()) if sharing else NOT_SHARED
+            beside = min(together, tiled.count) if tiled is not None else 1
             most = min(registers // beside, LARGEST_TILE // self._dependence.weight)
         else:
             weight = self._dependence.weight
@@ -470,7 +476,8 @@ class _Planner:
             return 1
         registers = accumulators() // len(self._structure.stores) // vectors
         most = min(registers, LARGEST_TILE // (self._dependence.weight * steps * vectors))
-        return max(1, min(most, MAXIMUM_COPIES if vectors == 1 else MAXIMUM_VECTORS, tiled.count))
+        limit = MAXIMUM_COPIES if vectors == 1 or self._is_apart else MAXIMUM_VECTORS
+        return max(1, min(most, limit, tiled.count))
 
 
 def _same_element(load: ElementAccess, store: ElementAccess) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jitree.dispatch.native.nests import folds
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.checking import check
 from tests.dispatch.native.nests.harness import Bytes, Compiled
@@ -126,6 +127,25 @@ def test_in_order() -> None:
     function = program([Level(60)], body)
     check(function)
     check(program([Level(argument(0))], body), (90,))
+
+
+@pytest.mark.parametrize("element", ["f32", "i32"])
+@pytest.mark.parametrize("factor", [-3, -1, 1, 2, 3])
+@pytest.mark.parametrize("period", [3, 11, 16, 19, 40, 70])
+def test_lanes_near_each_other(period: int, factor: int, element: str) -> None:
+    """Some vectors have theirs in two rows, some in more, at the buffer's start and its end."""
+    first = 2 if factor > 0 else 1 - factor * (period - 1)
+
+    def body(text: Text, at: list[str]) -> None:
+        index = text.index(at[0], (argument(0), 64))
+        steps = text.op("rem.i64.s", index, text.constant(period))
+        place = text.index(first, (steps, factor))
+        text.store(element, 0, index, text.load(element, 1, place))
+
+    function = program([Level(64)], body)
+    assert ("vpermi2var" in Compiled(only_nest(function)).text) == folds.has_masks()
+    check(function, (1,), ends={1: 4 * (1 + max(first, first + factor * (period - 1)))})
+    check(function, (2,))
 
 
 def test_wide_and_narrow_elements() -> None:

@@ -173,6 +173,22 @@ def test_worth_it(features: int, columns: int, stride: int, worth_it: bool) -> N
     assert is_joined(nest) == worth_it
 
 
+@pytest.mark.parametrize("columns", [1, 16, 21, 32, 41, 70])
+@pytest.mark.parametrize("features", [3, 8, 19])
+def test_elements_that_are_picked_out_meet_many_features(
+    monkeypatch: pytest.MonkeyPatch, features: int, columns: int
+) -> None:
+    """Picking a vector out of two takes as long as loading both: more sums share it, fewer lie beside it."""
+    monkeypatch.setattr(planner, "are_rows_worth_it", lambda *_: False)
+    sizes = (2, 70, 3, 3)
+    bounds: list[Bound] = [features, 2, argument(0), 3, 3, 3]
+    function = program([Level(bound) for bound in bounds], convolution(sizes, 2))
+    tile = only_nest(function).plan
+    assert tile.copies == min(features, 8 if planner.accumulators() == 16 else 6)
+    assert tile.vectors == min(planner.accumulators() // tile.copies, 4)
+    check(function, (columns,))
+
+
 def test_a_long_filter_has_no_room() -> None:
     """A panel has all rows and columns of a channel's filter."""
     sizes = (3, 9, 2, 9)
