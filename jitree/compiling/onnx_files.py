@@ -8,7 +8,8 @@ the compiler (3.13) drops; it then asks for an operand as long as the window. So
 beforehand: first of the padding, then of the elements.
 
 Padding by other elements of the tensor (reflect, edge, wrap) is wrong by a tensor's size in the compiler. So
-the elements are gathered by their indices.
+pieces of the tensor are joined; where these are many, elements are gathered by their indices, which takes
+twenty times as long.
 
 DepthToSpace whose blocks are the faster channels (mode CRD) is computed by the importer as if they were the
 slower ones. So the channels are gathered in that order.
@@ -44,6 +45,7 @@ from jitree.errors import InvalidArgumentError, ResourceExhaustedError, Unavaila
 
 _PADDING: Final[dict[str, Any]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 """Modes of ONNX, and of numpy."""
+_MOST_PIECES: Final = 32
 _WINDOWED: Final = ("Conv", "MaxPool", "AveragePool")
 
 OLDEST_OPSET: Final = 17
@@ -57,7 +59,7 @@ _LARGEST: Final = (1 << 31) - (16 << 20)
 
 def replace_forms(model: Any) -> None:
     """Replaces forms of operators. It takes away what no window reaches, where there is one window, and
-    gathers what pads. Shapes have to be known."""
+    takes what pads out of the tensor. Shapes have to be known."""
     graph = model.graph
     shapes: dict[str, Shape | None] = {weight.name: tuple(weight.dims) for weight in graph.initializer}
     shapes |= {value.name: shape_of(value) for value in (*graph.input, *graph.value_info)}
@@ -71,7 +73,7 @@ def replace_forms(model: Any) -> None:
             if ends:
                 _slice_before(graph, index, ends)
         elif node.op_type == "Pad":
-            _gather(graph, index, shapes.get(node.input[0]), weights)
+            _pad(graph, index, shapes.get(node.input[0]), weights)
         elif node.op_type == "DepthToSpace":
             _order_channels(graph, index, shapes.get(node.input[0]))
         elif node.op_type == "ConvTranspose":
@@ -96,7 +98,7 @@ def _order_channels(graph: Any, index: int, shape: Shape | None) -> None:
         graph.node.insert(index, onnx.helper.make_node("Gather", inputs, [name], name, axis=1))
 
 
-def _gather(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]) -> None:
+def _pad(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]) -> None:
     """Replaces padding by elements of the tensor."""
     import onnx
 
@@ -116,14 +118,38 @@ def _gather(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]
         if any(pad):
             name = f"{node.output[0]}__{axis}"
             elements = np.pad(np.arange(shape[axis] or 0), pad, _PADDING[mode])
-            graph.initializer.append(onnx.numpy_helper.from_array(elements, f"{name}_elements"))
-            nodes.append(onnx.helper.make_node("Gather", [last, f"{name}_elements"], [name], name, axis=axis))
+            made, arrays = _taken(last, name, axis, elements)
+            nodes += made
+            graph.initializer.extend(
+                onnx.numpy_helper.from_array(array, part) for part, array in arrays.items()
+            )
             last = name
     if nodes:
         nodes[-1].output[0] = node.output[0]
         del graph.node[index]
         for one in reversed(nodes):
             graph.node.insert(index, one)
+
+
+def _taken(value: str, name: str, axis: int, elements: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Takes elements along an axis: by pieces of those that follow each other, or many pieces by indices.
+
+    Returns nodes and their constants.
+    """
+    import onnx
+
+    pieces = np.split(elements, np.flatnonzero(np.diff(elements) != 1) + 1)
+    if len(pieces) > _MOST_PIECES:
+        part = f"{name}_elements"
+        return [onnx.helper.make_node("Gather", [value, part], [name], name, axis=axis)], {part: elements}
+    nodes, arrays, parts = [], {f"{name}_axis": np.array([axis])}, []
+    for number, piece in enumerate(pieces):
+        part = f"{name}_{number}"
+        arrays |= {f"{part}_start": piece[:1], f"{part}_end": piece[-1:] + 1}
+        inputs = [value, f"{part}_start", f"{part}_end", f"{name}_axis"]
+        nodes.append(onnx.helper.make_node("Slice", inputs, [part], part))
+        parts.append(part)
+    return [*nodes, onnx.helper.make_node("Concat", parts, [name], name, axis=axis)], arrays
 
 
 def _trimmed(node: Any, shapes: dict[str, Shape | None]) -> dict[int, int]:

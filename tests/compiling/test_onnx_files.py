@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitree.compiling import onnx_files
 from jitree.compiling.onnx_files import can_expand, opset_of, prepare, read_model, replace_forms
 from jitree.compiling.onnx_inputs import ChosenInputs, choose, inputs_of, shape_of
 from jitree.compiling.programs import CompilerWork, MessageLog
@@ -131,7 +132,10 @@ def test_other_forms_stay_as_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
-def test_padding_by_elements_gathers_them(mode: str) -> None:
+@pytest.mark.parametrize("pieces", [32, 1])
+def test_padding_by_elements_takes_them(mode: str, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, or where these are too many, one by one."""
+    monkeypatch.setattr(onnx_files, "_MOST_PIECES", pieces)
     x = np.arange(15, dtype=np.float32).reshape(1, 3, 5)
     for pads, axes in (([0, 1, 2, 0, 2, 1], None), ([0, 0, 4, 0, 0, 0], None), ([1, 3], [-1]), ([1, 0], [1])):
         given = f"<int64[{len(pads)}] p = {{{','.join(map(str, pads))}}}"
@@ -144,7 +148,9 @@ def test_padding_by_elements_gathers_them(mode: str) -> None:
         model = onnx.shape_inference.infer_shapes(model)
         expected = results(model, x=x)[0]
         replace_forms(model)
-        assert {node.op_type for node in model.graph.node} == {"Gather"}
+        assert {node.op_type for node in model.graph.node} == (
+            {"Gather"} if pieces == 1 else {"Slice", "Concat"}
+        )
         np.testing.assert_array_equal(results(model, x=x)[0], expected)
 
 
