@@ -32,10 +32,7 @@ from jitree.loaders.vmvx.kernels import (
 )
 from jitree.loaders.vmvx.packed import Copies, PackedConstants
 from jitree.loaders.vmvx.policy import (
-    ALL,
     ALONE,
-    EVEN,
-    LATER,
     NOTHING,
     SOONER,
     Running,
@@ -214,7 +211,7 @@ class CompiledKernels(Finalized):
                 if self.has_left(ordinal) or not is_building:
                     break
                 if self._policy.may_go_on(running):
-                    if self._policy.share == ALL and ordinal not in self._gaining:
+                    if self._policy.is_first and ordinal not in self._gaining:
                         wanted.put_off()  # what this call waits for comes first
                     break
                 wanted.want()
@@ -239,7 +236,7 @@ class CompiledKernels(Finalized):
         while True:
             time.sleep(_POLL)
             interrupts.require_going_on(failure)
-            if wanted.may_be_there() or self._policy.is_over():
+            if wanted.may_be_there() or self._policy.is_over() or self._policy.may_go_on(running):
                 return
 
     def _is_second_call(self) -> bool:
@@ -280,14 +277,14 @@ class CompiledKernels(Finalized):
                     self._unknown = frozenset(range(len(self._ordinals))) - gains.keys()
                 self._batch.order((*gaining, *sorted(self._unknown)), (*gains, *policy.dearest()))
             else:
-                self._batch.bring(gaining)
+                self._batch.bring(set(gaining) - self._gaining)
             self._gaining = self._unknown.union(gaining)
             self._is_decided = True
 
     def _ask(self, ordinal: int, running: Running) -> None:
         """Has kernels built as the policy wants, and uses one there."""
         batch, policy, wanted = self._batch, self._policy, self._batch.providers[ordinal]
-        batch.gives_way = policy.share not in (LATER, EVEN)
+        batch.gives_way = policy.is_first
         if policy.builds and self._is_decided:
             batch.start()  # asks for each image: too much for each look of a thread that waits
         self._is_decided = False

@@ -50,11 +50,11 @@ _HELPER: Final = words_of(Helper)
 ALL: Final = 1.0
 """The share of a first call that ends before the build does: the builder gets what is left."""
 LATER: Final = 0.03
-"""The share of later calls while there is a build: their result is known to take many times as long as it
-will then."""
-EVEN: Final = 0.5
-"""The share of later calls where a build has taken twice its estimate: other programs use the processors, so
-its end is unknown. A call then takes at most twice as long as without a builder."""
+"""The least share of later calls while there is a build: their result is known to take many times as long as
+it will then."""
+PATIENCE: Final = 2.0
+"""Times what the first call has taken, in which a later one is to end: its share is what it needs for that.
+The second call of PP-OCR cls waited 1.4 to 2.8 s for kernels that it interprets in 0.2."""
 NOTHING: Final = 0.0
 SOONER: Final = 0.9
 """Part of a build's time that a call takes, at most, to be interpreted: full speed from then on is worth a
@@ -62,9 +62,6 @@ tenth."""
 ALONE: Final = 2.0
 """Until a kernel is there that a call waits for, times what it adds to building all: one process builds it,
 after what it builds already, and the program's processors are not used meanwhile."""
-OVERDUE: Final = 2.0
-"""Times of its estimate that a build has had before later calls stop giving it nearly everything: of a model
-of 88 kernels the second call took 17 s at a load of 11, interpreted 0.3 of a quiet processor's."""
 STILL: Final = 0.25
 """A build is thought to take at least so many times longer than it has taken: others may use the machine."""
 _PACE: Final = 1e-9
@@ -72,6 +69,8 @@ _PACE: Final = 1e-9
 threads share a dispatch, whose time then seems shorter than it is."""
 _REFRESH: Final = 0.02
 """Seconds for which a look at the command list is good: it takes as long as some kernels."""
+_RESTING: Final = 4
+"""Times as long where threads wait for builders, whose processors looks take."""
 _LISTS: Final = 8
 """Command lists whose dispatches are remembered: to read a list takes as long as some kernels."""
 _AGAIN: Final = 0.5
@@ -87,15 +86,16 @@ _FEW: Final = 2
 _NANO: Final = 1e-9
 
 
-def share_of(kernel: float, build: float, is_first: bool) -> float:
+def share_of(kernel: float, build: float, call: float, time_left: float) -> float:
     """In which part of the time the program may interpret.
 
     ``kernel``: seconds that what a call has left of a kernel takes by interpretation; ``build``: until that
-    is built, where nothing else runs; ``is_first``: the program has no result yet.
+    is built, where nothing else runs; ``call``: what all takes that the call has left; ``time_left``: until
+    it is to end, of a first call nothing.
     """
     if kernel >= SOONER * build:
         return NOTHING
-    return ALL if is_first else LATER
+    return ALL if call >= time_left else max(call / time_left, LATER)
 
 
 def left(estimate: float, passed: float, interpreted: float) -> float:
@@ -247,10 +247,9 @@ def _dispatches(
 ) -> list[ListedDispatch]:
     rows = ctypes.string_at(commands[_LIST.rows], commands[_LIST.row_count] * size_of(Command))
     first, size, found = entries.buffer_info()[0], size_of(KernelEntry), []
-    kernels, has_begun = len(entries) // _ENTRY_WORDS, False
-    for address, workgroups, place in _rows_of(rows):
-        kernel, rest = divmod(address - first, size)
-        if rest or not 0 <= kernel < kernels or kernel in compiled:
+    has_begun = False
+    for kernel, workgroups, place in _rows_of(rows, range(first, first + 8 * len(entries), size)):
+        if kernel in compiled:
             continue
         begins = not has_begun and kernel == ordinal and place == operand
         has_begun = has_begun or begins
@@ -259,8 +258,9 @@ def _dispatches(
 
 
 @lru_cache(_LISTS)
-def _rows_of(rows: bytes) -> list[tuple[int, int, int]]:
-    """Lists entry, workgroups and operand of each dispatch in the rows of a list.
+def _rows_of(rows: bytes, places: range) -> list[tuple[int, int, int]]:
+    """Lists kernel, workgroups and operand of each dispatch in the rows of a list; ``places`` are those of
+    the kernels' entries.
 
     How many workgroups an indirect one has is not known yet.
     """
@@ -268,8 +268,9 @@ def _rows_of(rows: bytes) -> list[tuple[int, int, int]]:
     for row in range(0, len(words), _INTS):
         if words[row + _KIND] == KIND_DISPATCH:
             address = words[row + _ENTRY] & 0xFFFFFFFF | words[row + _ENTRY + 1] << 32
-            x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
-            found.append((address, x * y * z, words[row + _OPERAND]))
+            if address in places:
+                x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
+                found.append((places.index(address), x * y * z, words[row + _OPERAND]))
     return found
 
 
@@ -303,10 +304,12 @@ class WaitingPolicy:
         self._call = 0
         self._before = [0.0] * count
         """How many calls had ended when the present one first ran a kernel; what had been spent by then."""
-        self._ended: int | None = None
-        """How many calls of this process had ended when kernels were first seen to take long."""
-        self._since = (0.0, 0.0)
-        """When the first of these has ended, and what had been spent by then."""
+        self._begun = time.monotonic()
+        """When it did."""
+        self._decided: float | None = None
+        """When something was decided last."""
+        self._first: float | None = None
+        """Seconds that the first call has taken whose kernels take long, to its last decision."""
         self._at_begin: float | None = None
         """What had been spent when the build began."""
         self._rest = LeftToDo(0.0, 0.0, 1)
@@ -338,7 +341,9 @@ class WaitingPolicy:
     def _notice_call(self) -> None:
         ended = interrupts.calls_ended()
         if ended != self._call:
-            self._call, self._before = ended, list(self.spent)
+            if self._decided is not None and self._first is None:
+                self._first = self._decided - self._begun
+            self._call, self._begun, self._before = ended, time.monotonic(), list(self.spent)
 
     def dearest(self) -> list[int]:
         """Kernels that have been interpreted, the one that has taken most first."""
@@ -373,48 +378,46 @@ class WaitingPolicy:
         seconds = self._rest.of_kernels.get(kernel)
         if now < self._next and seconds is not None:
             return self._rest._replace(kernel=seconds)
-        self._rest, self._next = look(), now + _REFRESH
+        self._rest, self._next = look(), now + _REFRESH * (1 if self.share == ALL else _RESTING)
         return self._rest
 
     def decide(self, running: Running, rest: LeftToDo, own: float, gain: float) -> None:
         """``own``: seconds in which the builder has built the kernel that runs, if that is next; ``gain``:
         seconds that the call ends sooner if it builds what is worth it."""
         everything, now = self._everything, time.monotonic()
+        self._notice_call()
+        self._decided = now
         spent = sum(self.spent) + _NANO * running.nanoseconds
-        is_first = self._is_first(now, spent)
-        build, count, is_overdue = everything.estimate, processors(), False
+        build, count = everything.estimate, processors()
         self.fills = self.fills or count <= rest.threads
-        if everything.begun is not None:
+        begun = everything.begun
+        if begun is not None:
             if self._at_begin is None:
                 self._at_begin = spent
-            passed, interpreted = now - everything.begun, (spent - self._at_begin) / count
-            is_overdue = passed - interpreted >= OVERDUE * build
-            build = left(build, passed, interpreted)
+            build = left(build, now - begun, (spent - self._at_begin) / count)
         call = rest.everything / rest.threads
         self.kernel = rest.kernel / rest.threads
-        if spent / rest.threads >= everything.estimate:  # who knows how many lists come
+        if (spent - sum(self._before)) / rest.threads >= everything.estimate:  # who knows how many lists come
             call = self.kernel = inf
         self._threads = rest.threads
         is_late = everything.is_late()
-        self.share = ALL if is_late else share_of(self.kernel, own, is_first)
-        if self.share == LATER and is_overdue:
-            self.share = EVEN
+        self.share = ALL if is_late else share_of(self.kernel, own, call, self._time_left(now))
         pays = self.share == NOTHING or call >= SOONER * build or gain >= _SAVED * call
         self.builds = pays and not is_late
-        self.holds = is_first and self.fills and not (pays or is_late)
+        self.holds = self.is_first and self.fills and not (pays or is_late)
 
-    def _is_first(self, now: float, spent: float) -> bool:
-        ended = interrupts.calls_ended()
-        if self._ended is None:
-            self._ended = ended
-        if ended != self._ended and self._since == (0.0, 0.0):
-            self._since = (now, spent)
-        return ended == self._ended
+    @property
+    def is_first(self) -> bool:
+        """Whether the program has no result yet."""
+        return self._first is None
+
+    def _time_left(self, now: float) -> float:
+        """Until the call is to end, of a first one nothing."""
+        return 0.0 if self._first is None else self._begun + PATIENCE * self._first - now
 
     def may_go_on(self, running: Running) -> bool:
         """Whether the program has had no more than its share yet."""
         if self.share in (ALL, NOTHING):
             return self.share == ALL
-        since, before = self._since
-        spent = sum(self.spent) + _NANO * running.nanoseconds - before
-        return spent / self._threads <= self.share * (time.monotonic() - since)
+        spent = sum(self.spent) - sum(self._before) + _NANO * running.nanoseconds
+        return spent / self._threads <= self.share * (time.monotonic() - self._begun)
