@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from jitree.base.finalizers import SharedWeakKeys
 from jitree.base.records import NamedTuple
 from jitree.codegen.record import layout_of
-from jitree.errors import InvalidArgumentError, PermissionDeniedError, pass_interruption
+from jitree.errors import InvalidArgumentError, PermissionDeniedError, again, pass_interruption
 from jitree.hal.command_layout import Job, KernelDispatch, Workgroup
 from jitree.kernels import run
 from jitree.kernels.kernel import WORKGROUP, Kernel, KernelCall
@@ -199,13 +199,21 @@ def compiled_kernel(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]]) ->
     """Compiles a kernel for the tensors of a run, once: a ``numba.cfunc`` for each dispatch. Its ``address``
     is a function of spans (ENTRY_SPAN), whose environment has FALLBACK and ENTRIES.
 
-    INVALID_ARGUMENT if Numba cannot compile the kernel for arrays of these types."""
+    INVALID_ARGUMENT if Numba cannot compile the kernel for arrays of these types. A store to what may only be
+    read is told again without compiling it again."""
     unnamed = (*(tuple(kind._replace(dispatch="") for kind in part) for part in tensors),)
     key, all_kept = (kernel.function, kernel.by, unnamed), _kept.setdefault(kernel, {})
     kept = all_kept.get(key)
     if kept is None or not kept.is_of(kernel.function):
-        code = _compiled(kernel, tensors)
-        kept = all_kept[key] = _Kept(code, _overloads(kernel.function))
+        try:
+            code = _compiled(kernel, tensors)
+        except PermissionDeniedError as error:  # kept without the frames that it came through
+            if not isinstance(error.__cause__, (MemoryError, RecursionError)):  # as it may not be again
+                all_kept[key] = _Kept([], PermissionDeniedError(error.message), _overloads(kernel.function))
+            raise
+        kept = all_kept[key] = _Kept(code, None, _overloads(kernel.function))
+    if kept.refusal is not None:
+        raise again(kept.refusal)
     return kept.code
 
 
@@ -213,6 +221,8 @@ class _Kept(NamedTuple):
     """Machine code, and what Numba had of the kernel itself when that was compiled."""
 
     code: list[Any]
+    refusal: PermissionDeniedError | None
+    """Why there is none."""
     overloads: dict[int, Any]
     """By ``id``: they stay what they are."""
 

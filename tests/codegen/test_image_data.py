@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -40,6 +41,17 @@ def test_generator_gets_the_data() -> None:
     assert call(mapped, "total") == 42
     assert call(mapped, "first") == 7
     assert mapped.notes == b"2 units"
+
+
+def test_the_end_of_an_image_leaves_no_text_of_it(folder: Path) -> None:
+    """That of the last executable stayed as long as the process."""
+    text = bytes(1 << 20) + b"sum"
+    held = sys.getrefcount(text)
+    wanted = image.provider(recipe("sum_of_constants", text))
+    assert wanted.key == image.provider(recipe("sum_of_constants", text)).key
+    assert sys.getrefcount(text) > held
+    del wanted
+    assert sys.getrefcount(text) == held
 
 
 def test_starting_a_builder_gives_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,6 +177,18 @@ def test_compiled_kernels_store_to_no_parameter_of_a_file(tmp_path: Path, kernel
                     assert np.asarray(module.linear(X[:, :8].reshape(2, 4))).tolist() == expected
 
 
+def test_a_kernel_that_is_refused_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was compiled anew at each call."""
+    attempts, compile_it = list[object](), compiled._compiled
+    monkeypatch.setattr(compiled, "_compiled", lambda *of: (attempts.append(of), compile_it(*of))[1])
+    with _replaced(tmp_path, numba.njit(_seen)) as module:
+        before = len(attempts)
+        for _ in range(3):
+            with pytest.raises(PermissionDeniedError, match=r"stores to what .*4x3xf32 in binding 1"):
+                module.linear(X[:, :8].reshape(2, 4))
+        assert len(attempts) == before + 1
+
+
 @contextmanager
 def _replaced(folder: Path, kernel: Any) -> Iterator[Any]:
     """The program with parameters of files, and a kernel in place of its product."""

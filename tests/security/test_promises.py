@@ -227,6 +227,11 @@ TESTS = {
         "security/test_hostile_files.py::test_a_module_of_many_functions_is_shown",
     ],
     "A DLPack capsule of a narrow type": ["api/test_dlpack.py::test_capsules_that_no_array_has"],
+    "A DLPack capsule whose offset wraps": [
+        "api/test_dlpack.py::test_offsets_that_wrap_in_machine_code",
+        "api/test_dlpack.py::test_capsules_that_no_array_has",
+    ],
+    "To show a module of 240 kB": ["dispatch/test_ssa.py::test_loops_in_hundreds_of_others_are_refused"],
     "A DLPack capsule that states a rank": [
         "api/test_dlpack.py::test_capsules_that_no_array_has",
         "cuda/test_exchange_functions.py::test_a_tensor_of_sizes_that_no_array_has_is_given_back",

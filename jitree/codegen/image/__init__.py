@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from jitree.base.cancel_scopes import require_going_on
-from jitree.base.finalizers import SharedWeakSet, SharedWeakValues, guard, start_thread
+from jitree.base.finalizers import Finalizer, SharedWeakSet, SharedWeakValues, guard, start_thread
 from jitree.base.memory import NAMES_CODE, name_code
 from jitree.codegen.image import shipped
 from jitree.codegen.image.flat import OUTPUT, FlatImage, Image, Recipe, map_image
@@ -95,8 +95,9 @@ class Provider:
 
     @cached_property
     def _source(self) -> bytes:
-        from jitree.codegen.image.keys import source_key
+        from jitree.codegen.image.keys import forget, source_key
 
+        self._ending = Finalizer(forget)
         return source_key(self.recipe)
 
     def _load(self) -> FlatImage | None:

@@ -73,6 +73,10 @@ def _begun(name: str, generator: str, first: tuple[bytes, ...]) -> blake2b:
     return absorbed(begin_digest(), (f"{name} {generator}".encode(), *first))
 
 
+forget: Final = _begun.cache_clear
+"""Forgets that, which is the text of a whole executable: for the end of whatever wanted a key."""
+
+
 @cache
 def environment(level: str = "") -> bytes:
     """Digests the processor or level, and the compiler."""
