@@ -17,17 +17,13 @@ from jitree.codegen.image.shipped import CHECKED
 _KEPT_FREE: Final = {"aarch64": "+reserve-x18"}
 """A register that macOS changes at any time: code that leaves it alone runs on both systems."""
 
-_SKIPPING: Final = (
-    "disable-lsr", "disable-cgp", "disable-post-ra", "disable-machine-sink", "disable-postra-machine-sink",
-    "disable-machine-cse", "disable-copyprop", "disable-branch-fold", "disable-early-taildup",
-    "disable-tail-duplicate", "disable-block-placement", "disable-constant-hoisting",
-    "disable-partial-libcall-inlining", "disable-merge-icmps",
-)  # fmt: skip
+_SKIPPING: Final = ("disable-lsr", "disable-cgp", "disable-post-ra")
 TIDYING: Final = {"enable-misched": True, **dict.fromkeys(_SKIPPING, False)}
 """LLVM's options, as they are where machine code is made as good as LLVM can. Of the time of writing that of
 a kernel additions for addresses (lsr) take a fifth, addresses and conversions near their uses (cgp) an
-eleventh, the order without registers (misched) and with them (post-ra) a thirteenth and a twelfth, the others
-a ninth together."""
+eleventh, the order without registers (misched) and with them (post-ra) a thirteenth and a twelfth. Sinking,
+placed blocks, common subexpressions and copies take a ninth together, which is not worth the percent that
+calls of PP-OCR cls take longer without."""
 
 
 class Target(NamedTuple):

@@ -19,7 +19,7 @@ class Pipeline(NamedTuple):
     loop_unrolling: bool
     tidies: bool = True
     """Whether machine code is made better where the texts leave something to do
-    (:data:`~jitree.codegen.image.compile.TIDYING`): more than a third of the time of writing it."""
+    (:data:`~jitree.codegen.image.compile.TIDYING`): nearly half of the time of writing it."""
     passes: tuple[str, ...] = ()
     """What simplifies functions in which all calls have been inlined that are to be, by llvmlite's names, in
     this order and nothing else; none: what LLVM has for the level."""
