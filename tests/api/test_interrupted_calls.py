@@ -22,6 +22,7 @@ import jitree
 from jitree import CustomModule, Session, i32
 from jitree.api.calls.native import handle_owners
 from jitree.api.calls.native.handle_owners import LARGE
+from jitree.base import finalizers
 from jitree.errors import InvalidArgumentError, StatusCode, StatusError
 from jitree.hal.fence import Fence
 from jitree.hal.local.device import LocalDevice
@@ -248,7 +249,7 @@ def test_an_interrupt_while_a_large_array_is_given_back(monkeypatch: pytest.Monk
         prepare_calls()
         large = np.zeros(LARGE // 4, np.float32)
         kept = [direct(session.load(ECHO).e1_f32, large)(large)]
-        before, real, raised = session.context.table.live_count, handle_owners.with_lock, list[int]()
+        before, real, raised = session.context.table.live_count, finalizers.with_lock, list[int]()
 
         def interrupted(*arguments: Any) -> Any:
             if not raised:

@@ -209,6 +209,6 @@ def test_an_archive_is_no_place_for_the_package(tmp_path: Path) -> None:
         for source in sorted((_ROOT / "jitree").rglob("*.py")):
             packed.write(source, source.relative_to(_ROOT))
     program = "import sys; sys.path.insert(0, sys.argv[1]); import jitree"
-    command = [sys.executable, "-c", program, archive]
+    command = [sys.executable, "-c", program, str(archive)]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert "ImportError: jitree cannot run from the archive" in found.stderr and str(archive) in found.stderr

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 import jitree
-from jitree.api.calls.native.handle_owners import Keeper
+from jitree.api.calls.native.handle_owners import HandleReturns
 from jitree.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -90,7 +90,7 @@ class Shared:
     def close_session(self) -> None:
         """Closes it, and waits for threads that take back what was dropped while another one had its lock."""
         self.session.close()
-        name = Keeper.collect_later.__name__
+        name = HandleReturns.collect_later.__name__
         if later := [actor for actor in self.turns.actors if actor.name == name and not actor.is_done]:
             self.turns.wait(lambda: all(actor.is_done for actor in later), inf, name)
 

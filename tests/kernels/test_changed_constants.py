@@ -180,7 +180,12 @@ def test_compiled_kernels_store_to_no_parameter_of_a_file(tmp_path: Path, kernel
 def test_a_kernel_that_is_refused_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was compiled anew at each call."""
     attempts, compile_it = list[object](), compiled._compiled
-    monkeypatch.setattr(compiled, "_compiled", lambda *of: (attempts.append(of), compile_it(*of))[1])
+
+    def noted(*arguments: Any) -> Any:
+        attempts.append(arguments)
+        return compile_it(*arguments)
+
+    monkeypatch.setattr(compiled, "_compiled", noted)
     with _replaced(tmp_path, numba.njit(_seen)) as module:
         before = len(attempts)
         for _ in range(3):

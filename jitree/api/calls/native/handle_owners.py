@@ -62,7 +62,7 @@ class Keeper:
         self.lock: threading.RLock = invoker.lock
         """The lock of the session's context."""
         self.record: int = self._words.buffer_info()[0]
-        self._back = _Back(invoker, interface, self._words, self._ahead)
+        self._back = HandleReturns(invoker, interface, self._words, self._ahead)
         self._put_off = self._table.deferred.append
         self._steps: deque[Callable[[], object]] = deque()
         """The next one takes back what is given back, and leaves another here: no interrupt is lost in it."""
@@ -143,7 +143,7 @@ class Keeper:
         self.collect()
 
 
-class _Back:
+class HandleReturns:
     """Takes back a table's handles. It refers to the GATE record and not to the context: owners keep what
     they lead to, which the garbage collector does not see."""
 
@@ -167,7 +167,7 @@ class _Back:
         What waits here may have the lock that the other thread wants."""
         if not with_lock(self._lock, self._take_back) and self._is_closed():
             with suppress(RuntimeError):  # the system gives none: the next one that dies takes it along
-                start_new_thread(self._collect_later, ())
+                start_new_thread(self.collect_later, ())
 
     def _is_closed(self) -> bool:
         return not self._words[_OWNERS.large]
@@ -188,7 +188,7 @@ class _Back:
                 cast("HandlePool", handle_pool).trim()
         return True
 
-    def _collect_later(self) -> None:
+    def collect_later(self) -> None:
         """Collects when the lock is free. Nothing waits for this thread, which has no other lock."""
         with self._lock:
             self.collect()
@@ -203,12 +203,12 @@ class _Back:
         self._table.drain_deferred()
 
 
-def _leave_step(back: _Back, steps: deque[Callable[[], object]]) -> None:
+def _leave_step(back: HandleReturns, steps: deque[Callable[[], object]]) -> None:
     if not steps:
         steps.append(repeated(partial(_attend, back, ref(steps))))
 
 
-def _attend(back: _Back, steps: ref[deque[Callable[[], object]]]) -> None:
+def _attend(back: HandleReturns, steps: ref[deque[Callable[[], object]]]) -> None:
     """Leaves the next step first: arrays may die in this one. Steps do not keep what they lie in: the garbage
     collector does not see them."""
     left = steps()
