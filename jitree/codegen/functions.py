@@ -116,8 +116,6 @@ def _processor(function: Callable[..., Any], result: Any, *kinds: Any) -> None:
 
 _processor(primitives.ticks, types.int64)
 _processor(primitives.pause, types.none)
-_processor(primitives.store_past, types.none, types.int64, types.int64)
-_processor(primitives.settle_stores, types.none)
 _processor(primitives.flush_denormals, types.int64)
 _processor(primitives.restore_denormals, types.none, types.int64)
 primitive(primitives.call_kernel, _integers(types.int64, 4), _call_int)

@@ -268,16 +268,6 @@ def pause() -> None:
     time.sleep(0)
 
 
-def store_past(address: int, value: int) -> None:
-    """Stores eight copies of a number at a multiple of 64: past the caches, where the processor can. Others
-    may see them at any time until :func:`settle_stores`."""
-    ctypes.memmove(address, (value & _MASK).to_bytes(8, "little") * 8, 64)
-
-
-def settle_stores() -> None:
-    """Shows others what went past the caches: before all that the thread stores from now on."""
-
-
 def flush_denormals() -> int:
     """Sets the mode; gives what it was."""
     return 0

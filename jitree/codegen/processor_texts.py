@@ -16,7 +16,6 @@ from jitree.base.platform.processor import MACHINES
 PREFIX: Final = "processor."
 _NAME: Final = re.compile(rf'@"{re.escape(PREFIX)}([^"]+)"')
 _ROUNDED_ONCE: Final = "rounded_once.float"
-_PAST: Final = {"store_past", "settle_stores"}
 
 _AS_IT_IS: Final = """
 define float @processor.flushed.float(float %x) alwaysinline nounwind { ret float %x }
@@ -159,33 +158,6 @@ define float @processor.rounded_once.float(float %x, float %y, float %z) alwaysi
 """
 """The steps of :func:`jitree.codegen.numbers.rounded_once`."""
 
-_LINE: Final = """
-define void @processor.store_past(i64 %address, i64 %value) alwaysinline nounwind {
-  %place = inttoptr i64 %address to ptr
-  %one = insertelement <8 x i64> poison, i64 %value, i32 0
-  %line = shufflevector <8 x i64> %one, <8 x i64> poison, <8 x i32> zeroinitializer
-  store <8 x i64> %line, ptr %place, align 64%HINT%
-  ret void
-}
-"""
-_UNCACHED: Final = (
-    _LINE.replace("%HINT%", ", !nontemporal !{i32 1}")
-    + """
-define void @processor.settle_stores() alwaysinline nounwind {
-  call void @llvm.x86.sse.sfence()
-  ret void
-}
-declare void @llvm.x86.sse.sfence()
-"""
-)
-_AS_OTHERS: Final = (
-    _LINE.replace("%HINT%", "")
-    + """
-define void @processor.settle_stores() alwaysinline nounwind { ret void }
-"""
-)
-"""Stores like all others, which need no end."""
-
 _X86_WITH_FMA: Final = ("x86-64-v3", "x86-64-v4")
 
 
@@ -193,9 +165,7 @@ def needed(texts: Iterable[str], triple: str, cpu: str = "", features: str = "")
     """What texts lack on a target."""
     machine = triple.partition("-")[0]
     names = {name for text in texts for name in _NAME.findall(text)}
-    found = [_TEXTS[machine]] if names - {_ROUNDED_ONCE} - _PAST else []
-    if names & _PAST:
-        found.append(_UNCACHED if machine == "x86_64" else _AS_OTHERS)
+    found = [_TEXTS[machine]] if names - {_ROUNDED_ONCE} else []
     if _ROUNDED_ONCE in names:
         fuses = machine == "aarch64" or cpu in _X86_WITH_FMA or "+fma" in features.split(",")
         found.append(_FUSED if fuses else _IN_STEPS)

@@ -297,7 +297,7 @@ class ThreadTeam(MemoryRecord):
 
     job: Job  # what the current group belongs to
     begin: Command  # first row of the group
-    chunks: i64  # of the group
+    limit: Atomic  # generation << 32 | chunks of the group
     generation: i64  # of the last group
     threads: i64  # that take part in the group
     functions: Functions  # address of the Functions record
@@ -315,16 +315,16 @@ class ThreadTeam(MemoryRecord):
     masks: i64  # address of one affinity mask of MASK_SIZE bytes per thread, the first one's first
     submitter: Atomic  # processor on which the last group was opened
     parking_call: i64  # number of the system call by which helpers sleep and are woken
+    claimed: line  # generation << 32 | next chunk
     finished: line  # chunks of the group that are done
     posted: line  # POSTING for every group, and below that the number of workers that are to help
     busy: line  # 1 while a thread uses the team
 
 
 class Helper(MemoryRecord):
-    """Tells others of a thread of a team."""
+    """Tells others of a worker thread."""
 
     asleep: line  # 1 = it sleeps or is about to: the word that it parks on
-    left: line  # generation << 32 | chunks of its share that nobody has taken
 
 
 POSTING: Final = 1 << 8
@@ -370,6 +370,8 @@ BYTES_PER_TICK: Final = 4
 """Bytes that a copy moves in a tick: about 10 GB/s."""
 FOREVER: Final = 1 << 52
 """Ticks, the most that an estimate is."""
+FILL_BLOCK: Final = 1024
+"""Bytes of a fill that are written word by word; the rest is copies of them. A multiple of 8."""
 
 PUSHED_BINDINGS: Final = 2 * MAXIMUM_SET_BINDINGS
 """Bindings of two sets have registers; programs of ABI 0.2 to 0.4 use one. Others are Python's."""

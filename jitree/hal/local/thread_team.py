@@ -63,7 +63,6 @@ class _Helpers:
         self.address = address_of(self._memory)
         team = self._team = ThreadTeam(self.address)
         team.helpers = address_of(self._helpers)
-        team.threads = 1  # of the group before the first one
         self._native = native
         self._dismiss = native.dismiss
         """Made here: what ends threads may come when Python ends."""
@@ -124,8 +123,8 @@ class _Helpers:
     def report(self) -> str:
         """What the helpers do, for the watchdog."""
         team = self._team
-        finished, busy = [atomic_load(word) for word in (team.finished, team.busy)]
-        done = f"{finished} of {team.chunks} chunks done" if busy else "no work"
+        finished, limit, busy = [atomic_load(word) for word in (team.finished, team.limit, team.busy)]
+        done = f"{finished} of {limit & 0xFFFFFFFF} chunks done" if busy else "no work"
         count = len(self._threads)
         asleep = sum(
             # order of asleep: before `posted` is loaded; the other side, the other way round

@@ -29,7 +29,6 @@ from jitree.codegen.record import layout_of, size_of, words_of
 from jitree.hal.command_layout import (
     KIND_DISPATCH,
     Command,
-    Helper,
     Job,
     KernelDispatch,
     KernelEntry,
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 _LIST: Final = words_of(List)
 _JOB: Final = words_of(Job)
 _TEAM: Final = words_of(ThreadTeam)
-_HELPER: Final = words_of(Helper)
 
 ALL: Final = 1.0
 """The share of a first call that ends before the build does: the builder gets what is left."""
@@ -283,9 +281,10 @@ def _ahead(job: memoryview, running: Running, dispatch: KernelDispatch) -> float
     if running.first == 0 or not team:  # what a thread begins with, before others are asked
         return (own + count - running.last) / parts
     words = _words(team, size_of(ThreadTeam))
-    helpers = _words(words[_TEAM.helpers], words[_TEAM.threads] * size_of(Helper))
-    free = sum(left & 0xFFFFFFFF for left in helpers[_HELPER.left :: size_of(Helper) // 8])
-    return (own + count * free / max(words[_TEAM.chunks], 1)) / parts
+    claimed, limit = words[_TEAM.claimed], words[_TEAM.limit]
+    chunks = limit & 0xFFFFFFFF
+    free = max(chunks - (claimed & 0xFFFFFFFF), 0) if claimed >> 32 == limit >> 32 else 0
+    return (own + count * free / max(chunks, 1)) / parts
 
 
 def fills_few(running: Running) -> bool:

@@ -50,7 +50,6 @@ from jitree.hal.local.executor.helper_threads import (
     least_ticks,
     rouse,
     serve,
-    share_of,
     weigh,
 )
 from jitree.hal.local.executor.rows import (
@@ -58,7 +57,6 @@ from jitree.hal.local.executor.rows import (
     begin_log,
     end_log,
     estimate_share,
-    helper_at,
     is_to_end_before,
     is_to_end_now,
     longer,
@@ -252,16 +250,16 @@ def post(job: Job, team: ThreadTeam, begin: Command, chunks: int, helpers: int) 
     team.job = job
     team.begin = begin
     team.threads = helpers + 1
-    team.chunks = chunks
     # order of submitter: an estimate
     atomic_store(team.submitter, call(team.functions.running_on) & 0xFFFFFFFF)
     # order of finished: helpers release what they have done, the submitter acquires it
     atomic_store(team.finished, 0)
     generation = (team.generation + 1) & 0xFFFFFFFF
     team.generation = generation
-    for thread in range(helpers + 1):
-        # order of left: releases the group; who takes a chunk acquires it
-        atomic_store(helper_at(team, thread).left, generation << 32 | share_of(team, thread))
+    # order of limit: released with the rows before `claimed`, loaded after it
+    atomic_store(team.limit, generation << 32 | chunks)
+    # order of claimed: releases the group, and acquires it
+    atomic_store(team.claimed, generation << 32)
     invite(team, helpers)
     rouse(team, 0, helpers)
 

@@ -33,6 +33,7 @@ from jitree.hal.command_layout import (
     ROUSED_BY_EACH,
     Command,
     Helper,
+    Job,
     Share,
     ThreadTeam,
 )
@@ -151,23 +152,23 @@ def weigh(team: ThreadTeam, spent: int, gained: int) -> None:
 
 
 def claim_chunks(team: ThreadTeam, worker: int) -> int:
-    """Runs chunks of the open group until none are left, and counts them. Only then it says how many. While a
-    chunk that was taken is not finished the group stays open, so what it refers to stays as it is, and all
-    chunks of one call are of one group."""
+    """Runs chunks of the open group until none are left, and counts them. Only then it says how many. A claim
+    is valid only together with a limit of the same generation; while a valid claim is not finished the group
+    stays open, so what it refers to stays as it is, and all claims of one call are of one group."""
     row = Command(0)
     share = Share(0)
     mine = 0
-    nothing = 0
-    threads = team.threads  # of another group, perhaps, until something is taken
-    thread = worker if worker < threads else 0
-    while nothing < threads:
-        left = take(helper_at(team, thread))
-        if left == 0:
-            nothing += 1
-            thread = thread + 1 if thread + 1 < threads else 0
-            continue
+    while True:
+        # order of claimed: releases the group, and acquires it
+        claim = atomic_add(team.claimed, 1)
+        # order of limit: released with the rows before `claimed`, loaded after it
+        limit = atomic_load(team.limit)
+        number = claim & 0xFFFFFFFF
+        chunks = limit & 0xFFFFFFFF
+        if claim >> 32 != limit >> 32 or number >= chunks:
+            break
         job = team.job
-        chunk = first_of(team, thread + 1) - left
+        chunk = place(job, number, chunks)
         if mine == 0 or chunk < share.chunk:
             row = team.begin
             share = job.shares
@@ -185,29 +186,14 @@ def claim_chunks(team: ThreadTeam, worker: int) -> int:
     return mine
 
 
-def take(helper: Helper) -> int:
-    """Takes the next chunk of a thread's share. How many were left; 0: none. In a group that is over none
-    are, and a replacement that began there fails by the generation."""
-    while True:
-        # order of left: releases the group; who takes a chunk acquires it
-        found = atomic_load(helper.left)
-        left = found & 0xFFFFFFFF
-        if left == 0 or atomic_replace(helper.left, found, found - 1):
-            return left
-
-
-def first_of(team: ThreadTeam, thread: int) -> int:
-    """The first chunk of a thread's share. A thread has the same part of a row in each dispatch, as what it
-    has written is in its processor's caches, and what runs at the same time lies far apart: threads that
-    write to one cache line slow each other down tenfold."""
-    threads = team.threads
-    rest = remainder(team.chunks, threads)
-    return thread * quotient(team.chunks, threads) + lesser(thread, rest)
-
-
-def share_of(team: ThreadTeam, thread: int) -> int:
-    """Counts the chunks of a thread's share."""
-    return first_of(team, thread + 1) - first_of(team, thread)
+def place(job: Job, claim: int, chunks: int) -> int:
+    """The chunk that a claim stands for. Claims go round as many stretches of the chunks as there are
+    threads, so that what runs at the same time lies far apart: threads that write to one cache line slow each
+    other down tenfold."""
+    threads = job.team.threads
+    stretch = remainder(claim, threads)
+    before = stretch * quotient(chunks, threads) + lesser(stretch, remainder(chunks, threads))
+    return before + quotient(claim, threads)
 
 
 def serve(team: ThreadTeam, worker: int) -> None:

@@ -19,6 +19,8 @@ from jitree.codegen.primitives import (
     quotient,
     remainder,
     stack,
+    store8,
+    store64,
     ticks,
 )
 from jitree.codegen.record import (
@@ -38,6 +40,7 @@ from jitree.hal.command_layout import (
     FAILED_COUNTS,
     FAILED_FUNCTION,
     FALL_SHIFT,
+    FILL_BLOCK,
     FIRST_WORKGROUPS,
     FOREVER,
     KIND_BARRIER,
@@ -66,7 +69,6 @@ from jitree.hal.command_layout import (
     ThreadTeam,
     Workgroup,
 )
-from jitree.hal.local.executor.fills import fill
 
 
 @apart
@@ -423,11 +425,43 @@ def run_bytes(job: Job, row: Command, first: int, last: int) -> None:
     target = load64(ranges) + first
     kind = row.kind
     if kind == KIND_FILL:
-        fill(job, row.pattern & 0xFFFFFFFF, target, last - first)
+        pattern = row.pattern & 0xFFFFFFFF
+        byte = pattern & 0xFF
+        if pattern == byte * 0x01010101:
+            call(job.functions.memset, target, byte, last - first)
+        else:
+            fill(job, pattern, target, last - first)
     elif kind == KIND_COPY:
         call(memmove, load64(ranges + 8) + first, target, last - first)
     else:
         call(memmove, target, job.list.data + row.data + first, last - first)
+
+
+@apart
+def fill(job: Job, pattern: int, target: int, count: int) -> None:
+    """Fills with four bytes."""
+    word = pattern * 0x100000001
+    place = target
+    end = target + lesser(count & -8, FILL_BLOCK)
+    while place < end:
+        store64(place, word)
+        place += 8
+    if count > FILL_BLOCK:
+        repeat(job, target, count)
+        return
+    while place < target + count:
+        store8(place, word)
+        word >>= 8
+        place += 1
+
+
+@apart
+def repeat(job: Job, target: int, count: int) -> None:
+    """Copies the first FILL_BLOCK bytes to the others."""
+    done = FILL_BLOCK
+    while done < count:
+        call(job.functions.memmove, target + done, target, lesser(count - done, FILL_BLOCK))
+        done += FILL_BLOCK
 
 
 @apart

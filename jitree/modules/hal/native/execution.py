@@ -314,7 +314,7 @@ def prepare(handle_pool: HandlePoolRecord, team: ThreadTeam, log: Log, job: Job,
     job.concurrency = threads if threads < MOST_THREADS else MOST_THREADS
     job.local_memory = 0
     job.local_stride = 0
-    # order of failure: no other thread has the job; `left` releases it with the job
+    # order of failure: no other thread has the job; `claimed` releases it with the job
     atomic_store(job.failure, 0)
     job.shares = Share(0)
     return threads
