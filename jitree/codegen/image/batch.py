@@ -49,7 +49,6 @@ class ImageBatch:
         self._starting = guard()
         self._prepared: BuilderThread | None = None
         """A builder that waits."""
-        self._begun: float | None = None
         self._started: float | None = None
         """When the last builder has started."""
         for item in providers:
@@ -81,9 +80,7 @@ class ImageBatch:
     @property
     def begun(self) -> float | None:
         """When a builder was first wanted, by ``time.monotonic``."""
-        if self._begun is None:  # asked for again and again
-            self._begun = min([item.begun for item in self.providers if item.begun is not None], default=None)
-        return self._begun
+        return min((item.begun for item in self.providers if item.begun is not None), default=None)
 
     def order(self, gaining: Collection[int], following: Iterable[int]) -> None:
         """In which order a builder that is started from now on makes them: numbers of those by which a call

@@ -277,7 +277,7 @@ class CompiledKernels(Finalized):
                     self._unknown = frozenset(range(len(self._ordinals))) - gains.keys()
                 self._batch.order((*gaining, *sorted(self._unknown)), (*gains, *policy.dearest()))
             else:
-                self._batch.bring(set(gaining) - self._gaining)
+                self._batch.bring(gaining)
             self._gaining = self._unknown.union(gaining)
             self._is_decided = True
 

@@ -67,8 +67,6 @@ _PACE: Final = 1e-9
 threads share a dispatch, whose time then seems shorter than it is."""
 _REFRESH: Final = 0.02
 """Seconds for which a look at the command list is good: it takes as long as some kernels."""
-_RESTING: Final = 4
-"""Times as long where threads wait for builders, whose processors looks take."""
 _LISTS: Final = 8
 """Command lists whose dispatches are remembered: to read a list takes as long as some kernels."""
 _AGAIN: Final = 0.5
@@ -245,9 +243,10 @@ def _dispatches(
 ) -> list[ListedDispatch]:
     rows = ctypes.string_at(commands[_LIST.rows], commands[_LIST.row_count] * size_of(Command))
     first, size, found = entries.buffer_info()[0], size_of(KernelEntry), []
-    has_begun = False
-    for kernel, workgroups, place in _rows_of(rows, range(first, first + 8 * len(entries), size)):
-        if kernel in compiled:
+    kernels, has_begun = len(entries) // _ENTRY_WORDS, False
+    for address, workgroups, place in _rows_of(rows):
+        kernel, rest = divmod(address - first, size)
+        if rest or not 0 <= kernel < kernels or kernel in compiled:
             continue
         begins = not has_begun and kernel == ordinal and place == operand
         has_begun = has_begun or begins
@@ -256,9 +255,8 @@ def _dispatches(
 
 
 @lru_cache(_LISTS)
-def _rows_of(rows: bytes, places: range) -> list[tuple[int, int, int]]:
-    """Lists kernel, workgroups and operand of each dispatch in the rows of a list; ``places`` are those of
-    the kernels' entries.
+def _rows_of(rows: bytes) -> list[tuple[int, int, int]]:
+    """Lists entry, workgroups and operand of each dispatch in the rows of a list.
 
     How many workgroups an indirect one has is not known yet.
     """
@@ -266,9 +264,8 @@ def _rows_of(rows: bytes, places: range) -> list[tuple[int, int, int]]:
     for row in range(0, len(words), _INTS):
         if words[row + _KIND] == KIND_DISPATCH:
             address = words[row + _ENTRY] & 0xFFFFFFFF | words[row + _ENTRY + 1] << 32
-            if address in places:
-                x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
-                found.append((places.index(address), x * y * z, words[row + _OPERAND]))
+            x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
+            found.append((address, x * y * z, words[row + _OPERAND]))
     return found
 
 
@@ -377,7 +374,7 @@ class WaitingPolicy:
         seconds = self._rest.of_kernels.get(kernel)
         if now < self._next and seconds is not None:
             return self._rest._replace(kernel=seconds)
-        self._rest, self._next = look(), now + _REFRESH * (1 if self.share == ALL else _RESTING)
+        self._rest, self._next = look(), now + _REFRESH
         return self._rest
 
     def decide(self, running: Running, rest: LeftToDo, own: float, gain: float) -> None:
@@ -389,11 +386,10 @@ class WaitingPolicy:
         spent = sum(self.spent) + _NANO * running.nanoseconds
         build, count = everything.estimate, processors()
         self.fills = self.fills or count <= rest.threads
-        begun = everything.begun
-        if begun is not None:
+        if everything.begun is not None:
             if self._at_begin is None:
                 self._at_begin = spent
-            build = left(build, now - begun, (spent - self._at_begin) / count)
+            build = left(build, now - everything.begun, (spent - self._at_begin) / count)
         call = rest.everything / rest.threads
         self.kernel = rest.kernel / rest.threads
         if (spent - sum(self._before)) / rest.threads >= everything.estimate:  # who knows how many lists come

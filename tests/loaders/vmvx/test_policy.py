@@ -110,22 +110,6 @@ def test_calls_after_the_first_take_twice_as_long(
     assert policy.share == ALL, "other programs use the processors"
 
 
-@pytest.mark.parametrize(("share", "looks"), [(ALL, 2), (LATER, 1), (NOTHING, 1)])
-def test_threads_that_wait_look_less_often(share: float, looks: int, clock: _Clock) -> None:
-    """Builders need their processors more than a look that is 50 ms newer."""
-    policy, rest = WaitingPolicy(_provider(4.0), 1), LeftToDo(0.1, 0.1, 1, {0: 0.1})
-    policy.share, made = share, list[LeftToDo]()
-
-    def look() -> LeftToDo:
-        made.append(rest)
-        return rest
-
-    policy.left_to_do(0, look)
-    clock.now += 0.05
-    policy.left_to_do(0, look)
-    assert len(made) == looks
-
-
 def test_what_has_been_interpreted_for_as_long_as_a_build_takes_waits(
     clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
