@@ -32,7 +32,10 @@ from jitree.loaders.vmvx.kernels import (
 )
 from jitree.loaders.vmvx.packed import Copies, PackedConstants
 from jitree.loaders.vmvx.policy import (
+    ALL,
     ALONE,
+    EVEN,
+    LATER,
     NOTHING,
     SOONER,
     Running,
@@ -211,7 +214,7 @@ class CompiledKernels(Finalized):
                 if self.has_left(ordinal) or not is_building:
                     break
                 if self._policy.may_go_on(running):
-                    if self._policy.is_first and ordinal not in self._gaining:
+                    if self._policy.share == ALL and ordinal not in self._gaining:
                         wanted.put_off()  # what this call waits for comes first
                     break
                 wanted.want()
@@ -236,7 +239,7 @@ class CompiledKernels(Finalized):
         while True:
             time.sleep(_POLL)
             interrupts.require_going_on(failure)
-            if wanted.may_be_there() or self._policy.is_over() or self._policy.may_go_on(running):
+            if wanted.may_be_there() or self._policy.is_over():
                 return
 
     def _is_second_call(self) -> bool:
@@ -284,7 +287,7 @@ class CompiledKernels(Finalized):
     def _ask(self, ordinal: int, running: Running) -> None:
         """Has kernels built as the policy wants, and uses one there."""
         batch, policy, wanted = self._batch, self._policy, self._batch.providers[ordinal]
-        batch.gives_way = policy.is_first
+        batch.gives_way = policy.share not in (LATER, EVEN)
         if policy.builds and self._is_decided:
             batch.start()  # asks for each image: too much for each look of a thread that waits
         self._is_decided = False

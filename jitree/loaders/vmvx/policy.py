@@ -48,11 +48,11 @@ _TEAM: Final = words_of(ThreadTeam)
 ALL: Final = 1.0
 """The share of a first call that ends before the build does: the builder gets what is left."""
 LATER: Final = 0.03
-"""The least share of later calls while there is a build: their result is known to take many times as long as
-it will then."""
-PATIENCE: Final = 2.0
-"""Times what the first call has taken, in which a later one is to end: its share is what it needs for that.
-The second call of PP-OCR cls waited 1.4 to 2.8 s for kernels that it interprets in 0.2."""
+"""The share of later calls while there is a build: their result is known to take many times as long as it
+will then."""
+EVEN: Final = 0.5
+"""The share of later calls where a build has taken twice its estimate: other programs use the processors, so
+its end is unknown. A call then takes at most twice as long as without a builder."""
 NOTHING: Final = 0.0
 SOONER: Final = 0.9
 """Part of a build's time that a call takes, at most, to be interpreted: full speed from then on is worth a
@@ -60,6 +60,9 @@ tenth."""
 ALONE: Final = 2.0
 """Until a kernel is there that a call waits for, times what it adds to building all: one process builds it,
 after what it builds already, and the program's processors are not used meanwhile."""
+OVERDUE: Final = 2.0
+"""Times of its estimate that a build has had before later calls stop giving it nearly everything: of a model
+of 88 kernels the second call took 17 s at a load of 11, interpreted 0.3 of a quiet processor's."""
 STILL: Final = 0.25
 """A build is thought to take at least so many times longer than it has taken: others may use the machine."""
 _PACE: Final = 1e-9
@@ -82,16 +85,15 @@ _FEW: Final = 2
 _NANO: Final = 1e-9
 
 
-def share_of(kernel: float, build: float, call: float, time_left: float) -> float:
+def share_of(kernel: float, build: float, is_first: bool) -> float:
     """In which part of the time the program may interpret.
 
     ``kernel``: seconds that what a call has left of a kernel takes by interpretation; ``build``: until that
-    is built, where nothing else runs; ``call``: what all takes that the call has left; ``time_left``: until
-    it is to end, of a first call nothing.
+    is built, where nothing else runs; ``is_first``: the program has no result yet.
     """
     if kernel >= SOONER * build:
         return NOTHING
-    return ALL if call >= time_left else max(call / time_left, LATER)
+    return ALL if is_first else LATER
 
 
 def left(estimate: float, passed: float, interpreted: float) -> float:
@@ -300,12 +302,10 @@ class WaitingPolicy:
         self._call = 0
         self._before = [0.0] * count
         """How many calls had ended when the present one first ran a kernel; what had been spent by then."""
-        self._begun = time.monotonic()
-        """When it did."""
-        self._decided: float | None = None
-        """When something was decided last."""
-        self._first: float | None = None
-        """Seconds that the first call has taken whose kernels take long, to its last decision."""
+        self._ended: int | None = None
+        """How many calls of this process had ended when kernels were first seen to take long."""
+        self._since = (0.0, 0.0)
+        """When the first of these has ended, and what had been spent by then."""
         self._at_begin: float | None = None
         """What had been spent when the build began."""
         self._rest = LeftToDo(0.0, 0.0, 1)
@@ -337,9 +337,7 @@ class WaitingPolicy:
     def _notice_call(self) -> None:
         ended = interrupts.calls_ended()
         if ended != self._call:
-            if self._decided is not None and self._first is None:
-                self._first = self._decided - self._begun
-            self._call, self._begun, self._before = ended, time.monotonic(), list(self.spent)
+            self._call, self._before = ended, list(self.spent)
 
     def dearest(self) -> list[int]:
         """Kernels that have been interpreted, the one that has taken most first."""
@@ -381,38 +379,41 @@ class WaitingPolicy:
         """``own``: seconds in which the builder has built the kernel that runs, if that is next; ``gain``:
         seconds that the call ends sooner if it builds what is worth it."""
         everything, now = self._everything, time.monotonic()
-        self._notice_call()
-        self._decided = now
         spent = sum(self.spent) + _NANO * running.nanoseconds
-        build, count = everything.estimate, processors()
+        is_first = self._is_first(now, spent)
+        build, count, is_overdue = everything.estimate, processors(), False
         self.fills = self.fills or count <= rest.threads
         if everything.begun is not None:
             if self._at_begin is None:
                 self._at_begin = spent
-            build = left(build, now - everything.begun, (spent - self._at_begin) / count)
+            passed, interpreted = now - everything.begun, (spent - self._at_begin) / count
+            is_overdue = passed - interpreted >= OVERDUE * build
+            build = left(build, passed, interpreted)
         call = rest.everything / rest.threads
         self.kernel = rest.kernel / rest.threads
-        if (spent - sum(self._before)) / rest.threads >= everything.estimate:  # who knows how many lists come
+        if spent / rest.threads >= everything.estimate:  # who knows how many lists come
             call = self.kernel = inf
         self._threads = rest.threads
         is_late = everything.is_late()
-        self.share = ALL if is_late else share_of(self.kernel, own, call, self._time_left(now))
+        self.share = ALL if is_late else share_of(self.kernel, own, is_first)
+        if self.share == LATER and is_overdue:
+            self.share = EVEN
         pays = self.share == NOTHING or call >= SOONER * build or gain >= _SAVED * call
         self.builds = pays and not is_late
-        self.holds = self.is_first and self.fills and not (pays or is_late)
+        self.holds = is_first and self.fills and not (pays or is_late)
 
-    @property
-    def is_first(self) -> bool:
-        """Whether the program has no result yet."""
-        return self._first is None
-
-    def _time_left(self, now: float) -> float:
-        """Until the call is to end, of a first one nothing."""
-        return 0.0 if self._first is None else self._begun + PATIENCE * self._first - now
+    def _is_first(self, now: float, spent: float) -> bool:
+        ended = interrupts.calls_ended()
+        if self._ended is None:
+            self._ended = ended
+        if ended != self._ended and self._since == (0.0, 0.0):
+            self._since = (now, spent)
+        return ended == self._ended
 
     def may_go_on(self, running: Running) -> bool:
         """Whether the program has had no more than its share yet."""
         if self.share in (ALL, NOTHING):
             return self.share == ALL
-        spent = sum(self.spent) - sum(self._before) + _NANO * running.nanoseconds
-        return spent / self._threads <= self.share * (time.monotonic() - self._begun)
+        since, before = self._since
+        spent = sum(self.spent) + _NANO * running.nanoseconds - before
+        return spent / self._threads <= self.share * (time.monotonic() - since)

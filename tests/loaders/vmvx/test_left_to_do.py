@@ -19,22 +19,19 @@ GROUPS = 60
 
 
 @pytest.mark.parametrize(
-    ("kernel", "build", "time_left", "share"),
+    ("kernel", "build", "is_first", "share"),
     [
-        (0.1, 4.0, 0.0, ALL),
-        (0.1, 4.0, 0.1, ALL),
-        (0.1, 4.0, 0.2, 0.5),
-        (0.1, 4.0, 60.0, LATER),
-        (0.1, 4.0, -1.0, ALL),
-        (3.5, 4.0, 0.0, ALL),
-        (3.7, 4.0, 0.0, NOTHING),  # full speed is worth a tenth
-        (10.0, 4.0, 0.0, NOTHING),
-        (10.0, 4.0, 60.0, NOTHING),
-        (0.0, 0.0, 0.0, NOTHING),
+        (0.1, 4.0, True, ALL),
+        (0.1, 4.0, False, LATER),
+        (3.5, 4.0, True, ALL),
+        (3.7, 4.0, True, NOTHING),  # full speed is worth a tenth
+        (10.0, 4.0, True, NOTHING),
+        (10.0, 4.0, False, NOTHING),
+        (0.0, 0.0, True, NOTHING),
     ],
 )
-def test_the_sooner_way_is_taken(kernel: float, build: float, time_left: float, share: float) -> None:
-    assert vmvx_policy.share_of(kernel, build, kernel, time_left) == share
+def test_the_sooner_way_is_taken(kernel: float, build: float, is_first: bool, share: float) -> None:
+    assert vmvx_policy.share_of(kernel, build, is_first) == share
 
 
 def test_a_build_has_had_what_the_program_has_left() -> None:
