@@ -285,15 +285,10 @@ class NestLoops:
             return lambda counter: self._tile({**counters, level: counter}, tile._replace(copies=number))
 
         start, last = self._within(level, "0", end)
-        if tile.block is not None and tile.block.following is not None:
-            following, begun = tile.block.following, start
-            start = self._writer.let(f"add i64 {start}, {following.tiles * copies}")
-            start = self._writer.intrinsic("smin", "i64", 1, [start, last])
-            start = self._writer.intrinsic("smax", "i64", 1, [start, begun])
-            self._span(level, begun, start, copies, write(copies))
-            following.end(start)
-            tile = tile._replace(block=tile.block._replace(following=None))
         self._span(level, start, last, copies, write(copies))
+        if tile.block is not None and tile.block.following is not None:
+            tile.block.following.end(last)
+            tile = tile._replace(block=tile.block._replace(following=None))
         if copies == 1:
             return
         if self._plan.reductions and not end.startswith("%"):

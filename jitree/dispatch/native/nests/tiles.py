@@ -14,6 +14,7 @@ several iterations (``reductions.py``) are put there too, followed by their sums
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise, product, repeat
 from operator import mul
 from typing import Final
@@ -298,28 +299,37 @@ class NextPanel(NamedTuple):
         return self.panel.lanes // self.panels.plan.lanes // self.tiles
 
     def write(self, counters: dict[Level, str]) -> None:
-        """Writes some squares in an iteration of a tile."""
+        """Writes some squares in an iteration of a tile, if it is one of those that do."""
         writer, plan = self.panels.writer, self.panels.plan
         assert plan.tiled is not None
-        iteration = writer.let(f"sub i64 {counters[plan.reductions[-1]]}, {self.block}")
-        number = writer.let(f"add i64 {self._iterations(counters[plan.tiled])}, {iteration}")
-        number = writer.let(f"mul i64 {number}, {self._together}")
-        self.panels.write_squares(counters, number, self._together, self.panel, self.start)
+        tile = self._tiles_before(counters[plan.tiled])
+        with self._if_it_writes(tile):
+            iteration = writer.let(f"sub i64 {counters[plan.reductions[-1]]}, {self.block}")
+            number = writer.let(f"add i64 {writer.let(f'mul i64 {tile}, {self.panels.block}')}, {iteration}")
+            number = writer.let(f"mul i64 {number}, {self._together}")
+            self.panels.write_squares(counters, number, self._together, self.panel, self.start)
 
-    def end(self, tile: str) -> None:
-        """Writes what tiles before this one have left."""
-        writer, count = self.panels.writer, self.tiles * self.panels.block * self._together
-        done = writer.let(f"mul i64 {self._iterations(tile)}, {self._together}")
-        with writer.loop_if_any(done, str(count), 1, []) as square:
+    def end(self, last: str) -> None:
+        """Writes what tiles up to the last one have left."""
+        writer, share = self.panels.writer, self.panels.block * self._together
+        last = writer.intrinsic("smax", "i64", 1, [last, self.first])
+        done = writer.let(f"mul i64 {self._tiles_before(last)}, {share}")
+        with writer.loop_if_any(done, str(self.tiles * share), 1, []) as square:
             self.panels.write_squares(self.counters, square.counter, 1, self.panel, self.start)
 
-    def _iterations(self, tile: str) -> str:
-        """Counts those of tiles before one."""
+    def _if_it_writes(self, tile: str) -> AbstractContextManager[object]:
+        """What is written for tiles before the last one that writes: for all, if there are no others."""
+        plan, writer = self.panels.plan, self.panels.writer
+        extent = None if plan.tiled is None else plan.tiled.extent
+        if extent is not None and extent // plan.copies <= self.tiles:
+            return nullcontext()
+        return writer.maybe(writer.let(f"icmp ult i64 {tile}, {self.tiles}"), [])
+
+    def _tiles_before(self, tile: str) -> str:
         writer = self.panels.writer
-        tiles = writer.let(
+        return writer.let(
             f"udiv i64 {writer.let(f'sub i64 {tile}, {self.first}')}, {self.panels.plan.copies}"
         )
-        return writer.let(f"mul i64 {tiles}, {self.panels.block}")
 
 
 class WordPanels:
