@@ -299,7 +299,7 @@ class NextPanel(NamedTuple):
         return self.panel.lanes // self.panels.plan.lanes // self.tiles
 
     def write(self, counters: dict[Level, str]) -> None:
-        """Writes some squares in an iteration of a tile, if it is one of those that do."""
+        """Writes some squares in an iteration of a tile that is to."""
         writer, plan = self.panels.writer, self.panels.plan
         assert plan.tiled is not None
         tile = self._tiles_before(counters[plan.tiled])
