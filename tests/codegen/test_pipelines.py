@@ -48,18 +48,6 @@ _SQUARES = "\n".join((
     *(f"%q{n} = getelementptr i64, ptr %other, i64 {n}\nstore i64 %y{n}, ptr %q{n}" for n in range(12)),
     "ret void\n}\n",
 ))  # fmt: skip
-_UNLIKELY = """
-define i64 @clear(i1 %which) {
-entry:
-  br i1 %which, label %one, label %other, !prof !0
-one:
-  %x = call i64 asm sideeffect "", "=r"()
-  ret i64 %x
-other:
-  ret i64 0
-}
-!0 = !{!"branch_weights", i32 1, i32 4096}
-"""
 
 
 _X86, _ARM = target_of("x86_64", "x86-64-v2"), target_of("aarch64", "generic")
@@ -72,7 +60,6 @@ _X86, _ARM = target_of("x86_64", "x86-64-v2"), target_of("aarch64", "generic")
         ("disable-cgp", _ADDRESSED, _X86),
         ("enable-misched", _SQUARES, _ARM),
         ("disable-post-ra", _SQUARES, _ARM),
-        ("disable-block-placement", _UNLIKELY, _X86),
     ],
 )
 def test_what_is_left_out_is_each_units(

@@ -14,10 +14,9 @@ from functools import partial
 from math import inf, isnan
 from typing import Final
 
-import numpy as np
-
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.reading import constant_f32
 from jitree.dispatch.native.nests.writer import Writer
 from jitree.dispatch.native.ssa import Value
 
@@ -53,7 +52,7 @@ def clamp_of(value: Value) -> Clamp | None:
         return None
     is_nan, bound, other = value.operands
     (number,) = is_nan.operands
-    constant = _constant(bound)
+    constant = constant_f32(bound)
     if constant is None or isnan(constant) or other.operation != "select.f32":
         return None
     compared = other.operands[0]
@@ -79,7 +78,7 @@ def bounds(value: Value, depth: int = _DEEPEST) -> tuple[float, float]:
     Between finite ones it is not NaN.
     """
     clamp = clamp_of(value) if depth else None
-    constant = None if clamp is None else _constant(clamp.bound)
+    constant = None if clamp is None else constant_f32(clamp.bound)
     if clamp is None or constant is None:
         return -inf, inf
     least, greatest = bounds(clamp.number, depth - 1)
@@ -88,7 +87,7 @@ def bounds(value: Value, depth: int = _DEEPEST) -> tuple[float, float]:
 
 def is_whole(value: Value, depth: int = _DEEPEST) -> bool:
     """Whether a value is whole wherever it is a finite number."""
-    constant = _constant(value)
+    constant = constant_f32(value)
     if constant is not None:
         return abs(constant) <= _LIMIT and constant.is_integer()
     if value.operation in _MADE_WHOLE:
@@ -101,11 +100,3 @@ def is_whole(value: Value, depth: int = _DEEPEST) -> bool:
 def write_cast(writer: Writer, lanes: int, number: str) -> str:
     """The integer of a number that fits."""
     return writer.let(f"fptosi {llvm_type('f32', lanes)} {number} to {llvm_type('i32', lanes)}")
-
-
-def _constant(value: Value) -> float | None:
-    if value.operation == "const.f32.zero":
-        return 0.0
-    if value.operation != "const.f32":
-        return None
-    return float(np.array(value.literals[0], np.int64).astype(np.uint32).view(np.float32))

@@ -77,7 +77,7 @@ def is_bounded(value: Value, is_linear: Callable[[Value], bool]) -> bool:
     if operation in _SHIFTED or operation in _SCALED:
         changing = _changing(value)
         return changing is not None and is_bounded(changing, is_linear)
-    number = _number(value)
+    number = constant_f32(value)
     return number is not None and isfinite(number)
 
 
@@ -87,8 +87,8 @@ def _divisor(value: Value) -> int | None:
     return number if 0 < number < 1 << BITS else None
 
 
-def _number(value: Value) -> float | None:
-    """Of a constant f32."""
+def constant_f32(value: Value) -> float | None:
+    """The number of a constant."""
     if value.operation == "const.f32.zero":
         return 0.0
     if value.operation != "const.f32":
@@ -98,7 +98,7 @@ def _number(value: Value) -> float | None:
 
 def _changing(value: Value) -> Value | None:
     """Returns the one varying operand that the value rises with."""
-    numbers = [_number(operand) for operand in value.operands]
+    numbers = [constant_f32(operand) for operand in value.operands]
     if numbers.count(None) != 1 or not all(number is None or isfinite(number) for number in numbers):
         return None
     at, scales = numbers.index(None), value.operation in _SCALED
