@@ -10,7 +10,6 @@ less than 31 bits needs neither: a vector of 32 bits is cast at once. Quantised 
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf, isnan
 from typing import Final
 
@@ -29,7 +28,9 @@ _MADE_WHOLE: Final = (
 _STAYS_WHOLE: Final = ("add.f32", "sub.f32", "mul.f32", "neg.f32", "abs.f32", "min.f32", "max.f32")
 """Of whole numbers these make whole ones, also where they round, or infinities and NaN."""
 _DEEPEST: Final = 16
-"""Operations that are looked through."""
+"""Clamps around each other that are looked through."""
+_MOST: Final = 64
+"""Values that are looked at: a value may be an operand of many others, and of one twice."""
 
 
 class Clamp(NamedTuple):
@@ -86,16 +87,25 @@ def bounds(value: Value, depth: int = _DEEPEST) -> tuple[float, float]:
     return (constant, max(greatest, constant)) if clamp.is_lower else (min(least, constant), constant)
 
 
-def is_whole(value: Value, depth: int = _DEEPEST) -> bool:
+def is_whole(value: Value) -> bool:
     """Whether a value is whole wherever it is a finite number."""
-    constant = _constant(value)
-    if constant is not None:
-        return abs(constant) <= _LIMIT and constant.is_integer()
-    if value.operation in _MADE_WHOLE:
-        return True
-    parts = value.operands[1:] if value.operation == "select.f32" else value.operands
-    known = value.operation == "select.f32" or value.operation in _STAYS_WHOLE
-    return known and depth > 0 and all(map(partial(is_whole, depth=depth - 1), parts))
+    waiting, seen = [value], set[Value]()
+    while waiting and len(seen) < _MOST:
+        one = waiting.pop()
+        constant = _constant(one)
+        if one in seen or one.operation in _MADE_WHOLE:
+            continue
+        seen.add(one)
+        if constant is not None:
+            if abs(constant) > _LIMIT or not constant.is_integer():
+                return False
+        elif one.operation == "select.f32":
+            waiting += one.operands[1:]
+        elif one.operation in _STAYS_WHOLE:
+            waiting += one.operands
+        else:
+            return False
+    return not waiting
 
 
 def write_cast(writer: Writer, lanes: int, number: str) -> str:

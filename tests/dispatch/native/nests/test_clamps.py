@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jitree.dispatch.native.nests import clamps
 from jitree.dispatch.native.nests.clamps import bounds, clamp_of, fits
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.checking import check, some_memory
@@ -111,3 +112,22 @@ def test_the_other_constant_is_no_clamp() -> None:
     function = program([Level(COUNT)], write)
     assert clamp_of(stored(function)) is None
     run(function)
+
+
+@pytest.mark.parametrize("times", [12, 40])
+def test_an_operand_of_many_is_looked_at_once(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each doubled number has the one before as both operands."""
+
+    def write(text: Text, at: list[str]) -> None:
+        value = text.op("round.f32.even", text.load("f32", 1, at[0]))
+        for _ in range(times):
+            value = text.op("add.f32", value, value)
+        for step in QUANTISED:
+            value = clamped(text, value, step)
+        text.store("i32", 0, at[0], text.op("cast.f32.si32", value))
+
+    looks: list[Value] = []
+    constant = clamps._constant
+    monkeypatch.setattr(clamps, "_constant", lambda value: looks.append(value) or constant(value))
+    assert fits(stored(program([Level(COUNT)], write)))
+    assert len(looks) < 3 * times + 30
