@@ -301,9 +301,10 @@ class WaitingPolicy:
         self._everything = everything
         self.spent = [0.0] * count
         """Seconds of processors that each kernel has been interpreted."""
-        self._call = 0
+        self._call = -1
         self._before = [0.0] * count
-        """How many calls had ended when the present one first ran a kernel; what had been spent by then."""
+        """How many calls had ended when the present one first ran a kernel, before the first one no number;
+        what had been spent by then."""
         self._begun = time.monotonic()
         """When it did."""
         self._decided: float | None = None

@@ -110,6 +110,21 @@ def test_calls_after_the_first_take_twice_as_long(
     assert policy.share == ALL, "other programs use the processors"
 
 
+def test_what_passes_before_the_first_call_is_none_of_its_time(
+    clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server loads its models long before the first request."""
+    monkeypatch.setattr(interrupts, "_calls_ended", 0)
+    policy, running = WaitingPolicy(_provider(4.0), 1), Running(0, 0, 0, 0, 1)
+    clock.now += 3600.0
+    policy.decide(running, LeftToDo(0.1, 0.5, 1), 4.0, 0.0)
+    clock.now += 0.5
+    policy.decide(running, LeftToDo(0.0, 0.0, 1), 4.0, 0.0)
+    interrupts.end_call(None)
+    policy.decide(running, LeftToDo(0.1, 0.25, 1), 4.0, 0.0)
+    assert policy.share == 0.25
+
+
 @pytest.mark.parametrize(("share", "looks"), [(ALL, 2), (LATER, 1), (NOTHING, 1)])
 def test_threads_that_wait_look_less_often(share: float, looks: int, clock: _Clock) -> None:
     """Builders need their processors more than a look that is 50 ms newer."""
