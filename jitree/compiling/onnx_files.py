@@ -86,10 +86,14 @@ def _order_channels(graph: Any, index: int, shape: Shape | None) -> None:
 
     node = graph.node[index]
     attributes = {one.name: one for one in node.attribute}
-    if "mode" not in attributes or attributes["mode"].s != b"CRD" or shape is None or not shape[1]:
+    if "mode" not in attributes or attributes["mode"].s != b"CRD" or shape is None:
+        return
+    channels = next(iter(shape[1:]), None)
+    size = attributes["blocksize"].i if "blocksize" in attributes else 0
+    if not channels or size < 1 or channels % size**2:
         return
     attributes["mode"].s = b"DCR"
-    order = np.arange(shape[1]).reshape(-1, attributes["blocksize"].i ** 2).T
+    order = np.arange(channels).reshape(-1, size**2).T
     if len(order.T) > 1:
         name = f"{node.output[0]}__ordered"
         graph.initializer.append(onnx.numpy_helper.from_array(order.flatten(), f"{name}_channels"))

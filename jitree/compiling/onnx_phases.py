@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.compiling.onnx_inputs import Shape, integers
+
+_MOST_ZEROS: Final = 16
+"""Times as many taps as the filter has, of all phases: of a stride of thousands nearly all are zeros."""
 
 
 class _Phases(NamedTuple):
@@ -41,13 +44,13 @@ def part_phases(graph: Any, index: int, shape: Shape | None, weights: Mapping[st
     node = graph.node[index]
     attributes = {one.name: one for one in node.attribute}
     names = [name for name in node.input[1:] if name]
-    if shape is None or None in shape[1:] or any(name not in weights for name in names):
+    if shape is None or None in shape[1:] or not names or any(name not in weights for name in names):
         return
     filters, *biases = [onnx.numpy_helper.to_array(weights[name]) for name in names]
     sizes = [size or 0 for size in shape[2:]]
     phases = _phases(attributes, sizes, filters.shape[2:])
     groups = attributes["group"].i if "group" in attributes else 1
-    if phases is None or filters.shape[0] % groups:
+    if phases is None or groups < 1 or filters.shape[0] % groups:
         return
     arrays = {"filters": _filters(filters, groups, phases)}
     if biases:
@@ -90,7 +93,9 @@ def _phases(attributes: Mapping[str, Any], sizes: Sequence[int], kernel: Sequenc
     automatic = attributes["auto_pad"].s if "auto_pad" in attributes else b"NOTSET"
     if automatic != b"NOTSET" or "output_shape" in attributes or {*integers(attributes, "dilations")} - {1}:
         return None
-    if not len(kernel) == len(strides) == len(extra) == len(pads) // 2 == rank or set(strides) == {1}:
+    if not len(kernel) == len(strides) == len(extra) == len(pads) // 2 == rank or {*strides} <= {1}:
+        return None
+    if min(strides) < 1 or min(pads) < 0:  # no transposed convolution; an end before 0 is one from behind
         return None
     ends = [
         (size - 1) * stride + width - cut + more
@@ -99,7 +104,9 @@ def _phases(attributes: Mapping[str, Any], sizes: Sequence[int], kernel: Sequenc
     steps = [-(-end // stride) for end, stride in zip(ends, strides, strict=True)]
     rests = [step - size for step, size in zip(steps, sizes, strict=True)]
     taps = [-(-width // stride) for width, stride in zip(kernel, strides, strict=True)]
-    return _Phases(strides, taps, pads[:rank], ends, steps, rests) if min(rests) >= 0 else None
+    if min(rests) < 0 or prod(taps) * prod(strides) > _MOST_ZEROS * prod(kernel):
+        return None
+    return _Phases(strides, taps, pads[:rank], ends, steps, rests)
 
 
 def _filters(filters: Any, groups: int, phases: _Phases) -> Any:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import jitree
 from jitree import HostExport, HostModule, Instance, Session
+from jitree.api.calls.native.arrays import put_off
+from jitree.api.calls.native.layout import Owners, Python
+from jitree.codegen.record import size_of
 from jitree.errors import (
     CancelledError,
     FailedPreconditionError,
     NotFoundError,
 )
 from jitree.hal.heap import HeapAllocator
+from jitree.regs.layout import Entry
+from jitree.regs.memory import address_of, zeroed
 from jitree.vmfb.decode import BytecodeModule
 from tests.api.direct import direct, needs_machine_code, prepare_calls
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, ECHO, STATE
@@ -274,3 +280,25 @@ def test_two_sessions_on_one_device_in_two_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     device.close()
+
+
+@pytest.mark.parametrize("lacking", ["new_long", "new_tuple"])
+def test_what_there_is_no_memory_to_note_is_no_tuple_without_its_number(lacking: str) -> None:
+    """Python dies of one when it is taken apart."""
+    words, owners = zeroed(size_of(Python), 64), zeroed(size_of(Owners), 64)
+    called, kind = list[str](), ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
+
+    def answer(name: str) -> Any:
+        def call(*_: int) -> int:
+            called.append(name)
+            return 0 if name == lacking else 1
+
+        return kind(call)
+
+    functions = {name: answer(name) for name in ("new_long", "new_tuple", "set_item", "vectorcall", "drop")}
+    python = Python(address_of(words))
+    for name, function in functions.items():
+        setattr(python, name, ctypes.cast(function, ctypes.c_void_p).value)
+    assert put_off(python, Owners(address_of(owners)), Entry(64)) == 0
+    assert not {"set_item", "vectorcall"} & {*called}
+    assert ("drop" in called) == ("new_long" in called and lacking == "new_tuple")

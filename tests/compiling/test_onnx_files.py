@@ -117,6 +117,23 @@ UNCHANGED = {
     "{ y = ConvTranspose<strides=[2]>(x, w) }",
     "transposed by stated results": "(float[1,1,3] x) => (float[1,1,5] y) <float[1,1,2] w = {1, 2}> "
     "{ y = ConvTranspose<strides=[2], output_shape=[5]>(x, w) }",
+    "transposed with more at its ends": "(float[1,1,3] x) => (float[1,1,N] y) <float[1,1,2] w = {1, 2}> "
+    "{ y = ConvTranspose<strides=[2], pads=[-1,0]>(x, w) }",
+    "transposed by no step": "(float[1,1,3] x) => (float[1,1,N] y) <float[1,1,2] w = {1, 2}> "
+    "{ y = ConvTranspose<strides=[0]>(x, w) }",
+    "transposed by thousands": "(float[1,1,1] x) => (float[1,1,2] y) <float[1,1,2] w = {1, 2}> "
+    "{ y = ConvTranspose<strides=[300000000]>(x, w) }",
+    "transposed in no groups": "(float[1,1,3] x) => (float[1,1,N] y) <float[1,1,2] w = {1, 2}> "
+    "{ y = ConvTranspose<strides=[2], group=0>(x, w) }",
+    "transposed by nothing": "(float[1,1,3] x) => (float[1,1,N] y) { y = ConvTranspose<strides=[2]>(x) }",
+    "transposed without dimensions": "(float[1,1] x) => (float[1,1] y) <float[1,1] w = {1}> "
+    "{ y = ConvTranspose(x, w) }",
+    "blocks that are not full": "(float[1,6,2,3] x) => (float[1,N,4,6] y) "
+    '{ y = DepthToSpace<blocksize=2, mode="CRD">(x) }',
+    "blocks of nothing": "(float[1,4,2,3] x) => (float[1,N,4,6] y) "
+    '{ y = DepthToSpace<blocksize=0, mode="CRD">(x) }',
+    "blocks without channels": "(float[4] x) => (float[N] y) "
+    '{ y = DepthToSpace<blocksize=2, mode="CRD">(x) }',
     "blocks as the importer takes them": "(float[1,4,2,3] x) => (float[1,1,4,6] y) "
     "{ y = DepthToSpace<blocksize=2>(x) }",
     "less of a tensor": '(float[4] x) => (float[3] y) <int64[2] p = {0,-1}> { y = Pad<mode="edge">(x, p) }',

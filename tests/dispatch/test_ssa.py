@@ -113,6 +113,16 @@ def test_loops_in_hundreds_of_others_are_refused() -> None:
         function("0i_i", nest(300))
 
 
+def test_hundreds_of_loops_one_after_the_other_are_built() -> None:
+    """Whose bodies come after all that follows them in reverse postorder."""
+    loops = [
+        f"br ^head{loop}\n^head{loop}:\ncond_br %i0, ^body{loop}, ^end{loop}\n"
+        f"^body{loop}:\nbr ^head{loop}\n^end{loop}:"
+        for loop in range(300)
+    ]
+    assert len(function("0i_i", "\n".join([*loops, "return [%i0]"])).loops) == 300
+
+
 def test_registers_that_were_never_written_are_zero() -> None:
     found = function("0v_iF", "return [%i0, %i2:3]")
     (returned,) = [item for item in instructions(found) if item.mnemonic == "return"]

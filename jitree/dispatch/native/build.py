@@ -38,7 +38,7 @@ from jitree.dispatch.native.ssa import (
     SsaInstruction,
     Value,
     Variable,
-    depth_of_loops,
+    are_deep,
     find_loops,
     reverse_postorder,
     set_dominators,
@@ -317,7 +317,7 @@ class _Builder:
             whole = reverse_postorder(ENTRY_PC, lambda pc: self._read[pc].targets)
             check_views(self._views, whole, self._function, self._sets)
         blocks = self._connect(reverse_postorder(ENTRY_PC, lambda pc: _successors(self._read[pc])))
-        if depth_of_loops(blocks) > _MOST_AROUND:
+        if are_deep(blocks, _MOST_AROUND):
             raise Refusal(
                 "too many loops inside one another: what they change takes the square of the blocks"
             )

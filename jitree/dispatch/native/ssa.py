@@ -341,12 +341,19 @@ def find_loops(blocks: Sequence[Block]) -> list[SsaLoop]:
     return outermost
 
 
-def depth_of_loops(blocks: Sequence[Block]) -> int:
-    """How many loops are around a block, on an average. The blocks are in reverse postorder."""
-    inside = 0
+def are_deep(blocks: Sequence[Block], most: int) -> bool:
+    """Whether more than so many loops are around a block, on an average.
+
+    The blocks know their place in reverse postorder. It says little: what follows a loop may come before its
+    body there. So blocks of loops are counted, until they are too many.
+    """
+    left = (most + 1) * len(blocks)
     for block in blocks:
-        inside += max([0, *(source.order - block.order for source in block.predecessors)])
-    return inside // len(blocks)
+        latches = [source for source in block.predecessors if source.order >= block.order]
+        left -= len(_body(block, latches)) if latches else 0
+        if left <= 0:
+            return True
+    return False
 
 
 def _body(header: Block, latches: Sequence[Block]) -> set[Block]:

@@ -85,10 +85,14 @@ def attend(owners: Owners, handle: Entry) -> None:
 
 def put_off(python: Python, owners: Owners, handle: Entry) -> int:
     """Notes a handle in Python's memory: no interrupt comes before that, and no end of the stack."""
+    number = call(python.new_long, place_of(handle))
+    if number == 0:
+        return 0
     handles = call(python.new_tuple, 1)
     if handles == 0:
+        drop(python, number)
         return 0
-    call(python.set_item, handles, 0, call(python.new_long, place_of(handle)))
+    call(python.set_item, handles, 0, number)
     result = invoke_with(python, owners.put_off, handles)
     drop(python, handles)
     return result

@@ -2,7 +2,9 @@
 
 A compiler writes the greater of a number and a constant as two selections, of which one takes the constant
 where the number is NaN. With a constant that is a number this is one ordered comparison and one selection,
-for which processors have an instruction: ``number > constant ? number : constant``.
+for which processors have an instruction: ``number > constant ? number : constant``. In kernels that takes
+denormal numbers for zeros, which selections leave as they are: the number has to come from arithmetic, which
+makes none, or be compared with zero, as which it counts.
 
 A cast to an integer rounds, and looks whether the result has 63 bits. What is whole already and clamped to
 less than 31 bits needs neither: a vector of 32 bits is cast at once. Quantised models do so for each element.
@@ -10,7 +12,6 @@ less than 31 bits needs neither: a vector of 32 bits is cast at once. Quantised 
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf, isnan
 from typing import Final
 
@@ -27,8 +28,17 @@ _MADE_WHOLE: Final = (
 )  # fmt: skip
 _STAYS_WHOLE: Final = ("add.f32", "sub.f32", "mul.f32", "neg.f32", "abs.f32", "min.f32", "max.f32")
 """Of whole numbers these make whole ones, also where they round, or infinities and NaN."""
+_COMPUTED: Final = (
+    *_MADE_WHOLE, "add.f32", "sub.f32", "mul.f32", "div.f32", "fma.f32", "fma.f32.fused", "sqrt.f32",
+    "cast.si64.f32", "cast.ui64.f32",
+)  # fmt: skip
+"""Results are zeros where they would be denormal numbers."""
+_LEAST: Final = 2.0**-126
+"""The least normal number."""
 _DEEPEST: Final = 16
-"""Operations that are looked through."""
+"""Clamps around each other that are looked through."""
+_MOST: Final = 64
+"""Values that are looked at: a value may be an operand of many others, and of one twice."""
 
 
 class Clamp(NamedTuple):
@@ -46,14 +56,17 @@ class Clamp(NamedTuple):
         return writer.let(f"select {llvm_type('i1', lanes)} {bits}, {kind} {number}, {kind} {bound}")
 
 
-def clamp_of(value: Value) -> Clamp | None:
-    """The clamp that a selection is; None if it is another one, or the constant is NaN."""
+def clamp_of(value: Value, depth: int = _DEEPEST) -> Clamp | None:
+    """The clamp that a selection is; None if it is another one, or the constant is NaN, or if denormal
+    numbers may come of it."""
     if value.operation != "select.f32" or value.operands[0].operation != "cmp.nan.f32":
         return None
     is_nan, bound, other = value.operands
     (number,) = is_nan.operands
     constant = constant_f32(bound)
-    if constant is None or isnan(constant) or other.operation != "select.f32":
+    if constant is None or isnan(constant) or 0 < abs(constant) < _LEAST or other.operation != "select.f32":
+        return None
+    if constant != 0 and not _is_normal(number, depth):
         return None
     compared = other.operands[0]
     if compared.operation != "cmp.lt.f32.u" or other.operands[1:] != [number, bound]:
@@ -61,6 +74,11 @@ def clamp_of(value: Value) -> Clamp | None:
     if compared.operands == [bound, number]:
         return Clamp(number, bound, True)
     return Clamp(number, bound, False) if compared.operands == [number, bound] else None
+
+
+def _is_normal(value: Value, depth: int) -> bool:
+    """Whether a value is no denormal number in a kernel."""
+    return value.operation in _COMPUTED or (depth > 0 and clamp_of(value, depth - 1) is not None)
 
 
 def fits(value: Value) -> bool:
@@ -77,7 +95,7 @@ def bounds(value: Value, depth: int = _DEEPEST) -> tuple[float, float]:
 
     Between finite ones it is not NaN.
     """
-    clamp = clamp_of(value) if depth else None
+    clamp = clamp_of(value, depth) if depth else None
     constant = None if clamp is None else constant_f32(clamp.bound)
     if clamp is None or constant is None:
         return -inf, inf
@@ -85,16 +103,25 @@ def bounds(value: Value, depth: int = _DEEPEST) -> tuple[float, float]:
     return (constant, max(greatest, constant)) if clamp.is_lower else (min(least, constant), constant)
 
 
-def is_whole(value: Value, depth: int = _DEEPEST) -> bool:
+def is_whole(value: Value) -> bool:
     """Whether a value is whole wherever it is a finite number."""
-    constant = constant_f32(value)
-    if constant is not None:
-        return abs(constant) <= _LIMIT and constant.is_integer()
-    if value.operation in _MADE_WHOLE:
-        return True
-    parts = value.operands[1:] if value.operation == "select.f32" else value.operands
-    known = value.operation == "select.f32" or value.operation in _STAYS_WHOLE
-    return known and depth > 0 and all(map(partial(is_whole, depth=depth - 1), parts))
+    waiting, seen = [value], set[Value]()
+    while waiting and len(seen) < _MOST:
+        one = waiting.pop()
+        constant = constant_f32(one)
+        if one in seen or one.operation in _MADE_WHOLE:
+            continue
+        seen.add(one)
+        if constant is not None:
+            if abs(constant) > _LIMIT or not constant.is_integer():
+                return False
+        elif one.operation == "select.f32":
+            waiting += one.operands[1:]
+        elif one.operation in _STAYS_WHOLE:
+            waiting += one.operands
+        else:
+            return False
+    return not waiting
 
 
 def write_cast(writer: Writer, lanes: int, number: str) -> str:

@@ -135,7 +135,8 @@ class Panels:
         """Squares of the same rows in a panel."""
         is_one = [access.bytes for access in accesses] == [_BESIDE_BYTES]
         is_deep = (plan.reductions[-1].extent or 0) >= 2 * self.block
-        self.are_written_beside = is_one and is_deep and has_masks()
+        is_even = width * width == plan.lanes  # a vector's squares are as many as the block's iterations
+        self.are_written_beside = is_one and is_deep and is_even and has_masks()
         """Whether tiles have registers to write the panel of the next block while they compute."""
         self._second = ""
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from jitree.codegen.image import compile
 from jitree.codegen.image.compile import Target, host_target, target_machine
 from jitree.codegen.image.generated import STRAIGHT, Unit
+from jitree.codegen.primitives import call_kernel
 from jitree.codegen.vector_math.ir import SHARED_ENTRIES, shared_texts
 from jitree.dispatch.native.nests import Nest
 from jitree.dispatch.native.ssa import Value
@@ -168,9 +169,11 @@ deopt:
         """The values from outside that it uses."""
         return list(self._context.slots)
 
-    def run(self, values: Mapping[Value, float | Bytes], looks: int = 0) -> int | None:
+    def run(
+        self, values: Mapping[Value, float | Bytes], looks: int = 0, is_kernel: bool = False
+    ) -> int | None:
         """What the counter is after the nest; None if the guard has failed. The last one of some looks ends
-        the nest: -1."""
+        the nest: -1. Denormal numbers are zeros in a kernel."""
         words = (ctypes.c_uint64 * (2 * len(self._context.slots) + 2))()
         for value, slot in self._context.slots.items():
             given = values[value]
@@ -181,6 +184,8 @@ deopt:
                 words[2 * slot] = int.from_bytes(raw, "little")
         result = ctypes.c_int64()
         left = ctypes.c_int64(looks)
-        taken = self._function(ctypes.addressof(words), ctypes.addressof(result), ctypes.addressof(left))
+        places = ctypes.addressof(words), ctypes.addressof(result), ctypes.addressof(left)
+        address = self._engine.get_function_address("run")
+        taken = call_kernel(address, *places) & 0xFFFFFFFF if is_kernel else self._function(*places)
         self.looks = looks - left.value
         return result.value if taken else None

@@ -6,9 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jitree.dispatch.native.nests import clamps
 from jitree.dispatch.native.nests.clamps import bounds, clamp_of, fits
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.checking import check, some_memory
+from tests.dispatch.native.nests.harness import Compiled
 from tests.dispatch.native.nests.programs import Level, Text, only_nest, program
 from tests.dispatch.semantics_reference import edge_values
 
@@ -65,8 +67,32 @@ def test_clamps_keep_all_bits(steps: tuple[str, ...], cast: str) -> None:
     for rounded in (False, True):
         function = body(steps, cast, rounded)
         if not cast:
-            assert clamp_of(stored(function)) is not None
+            assert (clamp_of(stored(function)) is None) == (not rounded and "0.0" not in steps[0])
         run(function)
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+@pytest.mark.parametrize(
+    "steps", [("lower -1.0",), ("upper 1.0",), ("lower 0.0", "upper 6.0"), ("upper -0.0",), ("lower 1e-40",)]
+)
+def test_denormal_numbers_stay_or_are_zeros_as_in_selections(steps: tuple[str, ...], rounded: bool) -> None:
+    """Where kernels run: comparisons take them for zeros, selections leave their bits."""
+    values = np.resize(np.array([1e-40, -1e-40, 0, -0.0, 1e-45, -1e-45, 0.5, -7], np.float32), COUNT)
+    expected = values.copy()
+    if rounded:
+        expected = np.rint(expected) + np.float32(3)
+    for step in steps:
+        side, text = step.split()
+        bound, flushed = np.float32(text), np.where(abs(expected) < 2.0**-126, 0, expected)
+        limit = 0 if abs(bound) < 2.0**-126 else bound
+        expected = np.where(flushed > limit if side == "lower" else flushed < limit, expected, bound)
+    function = body(steps, rounded=rounded)
+    refs = [value for value in function.arguments if value.type == "ref"]
+    memory = some_memory(function)
+    memory[1].view(np.float32)[:COUNT] = values
+    given = dict.fromkeys(function.arguments, 0) | dict(zip(refs, memory, strict=True))
+    assert Compiled(only_nest(function)).run(given, is_kernel=True) == COUNT
+    np.testing.assert_array_equal(memory[0].view(np.uint32)[:COUNT], expected.view(np.uint32))
 
 
 def test_casts_that_fit() -> None:
@@ -111,3 +137,22 @@ def test_the_other_constant_is_no_clamp() -> None:
     function = program([Level(COUNT)], write)
     assert clamp_of(stored(function)) is None
     run(function)
+
+
+@pytest.mark.parametrize("times", [12, 40])
+def test_an_operand_of_many_is_looked_at_once(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each doubled number has the one before as both operands."""
+
+    def write(text: Text, at: list[str]) -> None:
+        value = text.op("round.f32.even", text.load("f32", 1, at[0]))
+        for _ in range(times):
+            value = text.op("add.f32", value, value)
+        for step in QUANTISED:
+            value = clamped(text, value, step)
+        text.store("i32", 0, at[0], text.op("cast.f32.si32", value))
+
+    looks: list[Value] = []
+    constant = clamps._constant
+    monkeypatch.setattr(clamps, "_constant", lambda value: looks.append(value) or constant(value))
+    assert fits(stored(program([Level(COUNT)], write)))
+    assert len(looks) < 3 * times + 30

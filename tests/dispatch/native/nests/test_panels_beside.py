@@ -110,6 +110,20 @@ def test_integers() -> None:
     check(program([Level(18), Level(64), Level(30)], body))
 
 
+def test_sums_of_eight_bytes() -> None:
+    """Eight lanes have squares of two by two, which are more than iterations: panels come first."""
+
+    def body(text: Text, at: list[str]) -> None:
+        row, column, k = at
+        out = text.index(0, (row, 64), (column, 1))
+        left = text.op("ext.i32.i64.s", text.load("i32", 1, text.index(0, (row, 40), (k, 1))))
+        right = text.op("ext.i32.i64.s", text.load("i32", 2, text.index(0, (column, 40), (k, 1))))
+        text.store("i64", 0, out, text.op("fma.i64", left, right, text.load("i64", 0, out)))
+
+    assert panels(body, [18, 64, 40]) == 1
+    check(program([Level(18), Level(64), Level(40)], body))
+
+
 @pytest.mark.parametrize("what", ["few registers", "a depth of the call", "less than two blocks"])
 def test_others_write_panels_in_front_of_tiles(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     depth: Bound = argument(0) if what == "a depth of the call" else 30
