@@ -106,12 +106,13 @@ def _phases(attributes: Mapping[str, Any], sizes: Sequence[int], kernel: Sequenc
         (size - 1) * stride + width - cut + more
         for size, stride, width, cut, more in zip(sizes, strides, kernel, pads[rank:], extra, strict=True)
     ]
-    steps = [-(-end // stride) for end, stride in zip(ends, strides, strict=True)]
+    steps = [max(-(-end // stride), size) for end, stride, size in zip(ends, strides, sizes, strict=True)]
     rests = [step - size for step, size in zip(steps, sizes, strict=True)]
     taps = [-(-width // stride) for width, stride in zip(kernel, strides, strict=True)]
     if prod(taps) * prod(strides) > _MOST_ZEROS * prod(kernel):
         return None
-    return _Phases(strides, taps, pads[:rank], ends, steps, rests) if min(rests) >= 0 else None
+    is_empty = any(end <= start for start, end in zip(pads, ends, strict=False))
+    return None if is_empty else _Phases(strides, taps, pads[:rank], ends, steps, rests)
 
 
 def _filters(filters: Any, groups: int, phases: _Phases) -> Any:

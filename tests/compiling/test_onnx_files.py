@@ -199,6 +199,7 @@ PHASES = {
     "3 by 3, one more": "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]",
     "unequal": "kernel_shape=[2,5], strides=[3,2], pads=[0,1,0,0], output_padding=[2,0]",
     "one stride": "kernel_shape=[3,3], strides=[1,2]",
+    "padding of more than a filter": "kernel_shape=[2,2], strides=[2,2], pads=[0,1,2,3]",
 }
 
 
