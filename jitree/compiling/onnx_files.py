@@ -86,14 +86,13 @@ def _order_channels(graph: Any, index: int, shape: Shape | None) -> None:
 
     node = graph.node[index]
     attributes = {one.name: one for one in node.attribute}
-    if "mode" not in attributes or attributes["mode"].s != b"CRD" or shape is None:
+    if "mode" not in attributes or attributes["mode"].s != b"CRD" or shape is None or len(shape) != 4:
         return
-    channels = next(iter(shape[1:]), None)
-    size = attributes["blocksize"].i if "blocksize" in attributes else 0
-    if not channels or size < 1 or channels % size**2:
+    block = attributes["blocksize"].i ** 2 if "blocksize" in attributes else 0
+    if not (shape[1] and block) or shape[1] % block:  # which ONNX does not allow
         return
     attributes["mode"].s = b"DCR"
-    order = np.arange(channels).reshape(-1, size**2).T
+    order = np.arange(shape[1]).reshape(-1, block).T
     if len(order.T) > 1:
         name = f"{node.output[0]}__ordered"
         graph.initializer.append(onnx.numpy_helper.from_array(order.flatten(), f"{name}_channels"))
@@ -114,7 +113,7 @@ def _pad(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]) -
     if not given or 0 in shape or (given[0] < 0).any():  # which takes elements away
         return
     axes = given[1].tolist() if len(given) == 2 else range(len(shape))
-    if given[0].shape != (2 * len(axes),):
+    if given[0].shape != (2 * len(axes),) or any(axis not in range(-len(shape), len(shape)) for axis in axes):
         return
     pads = np.reshape(given[0], (2, -1)).T.tolist()
     last, nodes = node.input[0], []

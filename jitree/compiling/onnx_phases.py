@@ -19,7 +19,7 @@ from jitree.base.records import NamedTuple
 from jitree.compiling.onnx_inputs import Shape, integers
 
 _MOST_ZEROS: Final = 16
-"""Times as many taps as the filter has, of all phases: of a stride of thousands nearly all are zeros."""
+"""Times that filters may grow by taps that phases lack: strides of thousands would take all memory."""
 
 
 class _Phases(NamedTuple):
@@ -38,19 +38,24 @@ class _Phases(NamedTuple):
 
 
 def part_phases(graph: Any, index: int, shape: Shape | None, weights: Mapping[str, Any]) -> None:
-    """Replaces a transposed convolution with strides; others, and those of open sizes, stay."""
+    """Replaces a transposed convolution with strides; others, those of open sizes, and what ONNX does not
+    allow, stay."""
     import onnx
 
     node = graph.node[index]
     attributes = {one.name: one for one in node.attribute}
     names = [name for name in node.input[1:] if name]
-    if shape is None or None in shape[1:] or not names or any(name not in weights for name in names):
+    if shape is None or len(shape) < 3 or None in shape[1:]:
+        return
+    if not names or any(name not in weights for name in names):
         return
     filters, *biases = [onnx.numpy_helper.to_array(weights[name]) for name in names]
     sizes = [size or 0 for size in shape[2:]]
     phases = _phases(attributes, sizes, filters.shape[2:])
     groups = attributes["group"].i if "group" in attributes else 1
-    if phases is None or groups < 1 or filters.shape[0] % groups:
+    if phases is None or groups < 1 or filters.shape[0] % groups or filters.shape[0] != shape[1]:
+        return
+    if not filters.size or any(bias.shape != (filters.shape[1] * groups,) for bias in biases):
         return
     arrays = {"filters": _filters(filters, groups, phases)}
     if biases:
@@ -95,18 +100,22 @@ def _phases(attributes: Mapping[str, Any], sizes: Sequence[int], kernel: Sequenc
         return None
     if not len(kernel) == len(strides) == len(extra) == len(pads) // 2 == rank or {*strides} <= {1}:
         return None
-    if min(strides) < 1 or min(pads) < 0:  # no transposed convolution; an end before 0 is one from behind
+    # an end before 0 would be one from behind
+    if min(strides) < 1 or min(pads) < 0 or integers(attributes, "kernel_shape") not in ((), kernel):
+        return None
+    if not all(0 <= more < stride for more, stride in zip(extra, strides, strict=True)):
         return None
     ends = [
         (size - 1) * stride + width - cut + more
         for size, stride, width, cut, more in zip(sizes, strides, kernel, pads[rank:], extra, strict=True)
     ]
-    steps = [-(-end // stride) for end, stride in zip(ends, strides, strict=True)]
+    steps = [max(-(-end // stride), size) for end, stride, size in zip(ends, strides, sizes, strict=True)]
     rests = [step - size for step, size in zip(steps, sizes, strict=True)]
     taps = [-(-width // stride) for width, stride in zip(kernel, strides, strict=True)]
-    if min(rests) < 0 or prod(taps) * prod(strides) > _MOST_ZEROS * prod(kernel):
+    if prod(taps) * prod(strides) > _MOST_ZEROS * prod(kernel):
         return None
-    return _Phases(strides, taps, pads[:rank], ends, steps, rests)
+    is_empty = any(end <= start for start, end in zip(pads, ends, strict=False))
+    return None if is_empty else _Phases(strides, taps, pads[:rank], ends, steps, rests)
 
 
 def _filters(filters: Any, groups: int, phases: _Phases) -> Any:

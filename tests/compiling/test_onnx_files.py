@@ -140,6 +140,45 @@ UNCHANGED = {
 }
 
 
+_TRANSPOSED = "kernel_shape=[2,2], strides=[2,2]"
+REFUSED = {
+    "no stride": "ConvTranspose<kernel_shape=[2,2], strides=[0,2]>(x, w)",
+    "no group": f"ConvTranspose<{_TRANSPOSED}, group=0>(x, w)",
+    "less than a group": f"ConvTranspose<{_TRANSPOSED}, group=-1>(x, w)",
+    "negative padding": f"ConvTranspose<{_TRANSPOSED}, pads=[-1,-1,0,0]>(x, w)",
+    "more than a stride": f"ConvTranspose<{_TRANSPOSED}, output_padding=[2,0]>(x, w)",
+    "less than nothing more": f"ConvTranspose<{_TRANSPOSED}, output_padding=[-1,0]>(x, w)",
+    "another kernel": "ConvTranspose<kernel_shape=[3,3], strides=[2,2]>(x, w)",
+    "filters of other channels": f"ConvTranspose<{_TRANSPOSED}>(x, short)",
+    "filters without features": f"ConvTranspose<{_TRANSPOSED}>(x, none)",
+    "a bias of another size": f"ConvTranspose<{_TRANSPOSED}>(x, w, wide)",
+    "strides that leave nearly zeros alone": "ConvTranspose<kernel_shape=[2,2], strides=[30000,30000]>(x, w)",
+    "rows without a dimension": "ConvTranspose(flat, matrix)",
+    "blocks without a size": 'DepthToSpace<mode="CRD">(x)',
+    "empty blocks": 'DepthToSpace<blocksize=0, mode="CRD">(x)',
+    "blocks that channels do not fill": 'DepthToSpace<blocksize=3, mode="CRD">(x)',
+    "blocks of no image": 'DepthToSpace<blocksize=2, mode="CRD">(row)',
+    "padding of an axis that there is not": 'Pad<mode="edge">(x, p, , axis)',
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_tools_refuse_is_left_to_them(name: str) -> None:
+    """It is no exception here, and nothing else is computed."""
+    model = parsed(
+        f"(float[1,4,2,3] x, float[4] row, float[1,4] flat) => (float[A,B,C,D] y) {{ y = {REFUSED[name]} }}",
+        19,
+    )
+    shapes = {"w": (4, 3, 2, 2), "short": (2, 3, 2, 2), "none": (4, 0, 2, 2), "wide": (4,), "matrix": (4, 3)}
+    arrays: dict[str, Any] = {part: np.ones(shape, np.float32) for part, shape in shapes.items()}
+    arrays |= {"p": np.array([1, 1]), "axis": np.array([4])}
+    weights = [onnx.numpy_helper.from_array(array, part) for part, array in arrays.items()]
+    model.graph.initializer.extend(weights)
+    before = model.SerializeToString()
+    replace_forms(model)
+    assert model.SerializeToString() == before
+
+
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_other_forms_stay_as_they_are(name: str) -> None:
     model = onnx.shape_inference.infer_shapes(parsed(UNCHANGED[name]))
@@ -177,6 +216,7 @@ PHASES = {
     "3 by 3, one more": "kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], output_padding=[1,1]",
     "unequal": "kernel_shape=[2,5], strides=[3,2], pads=[0,1,0,0], output_padding=[2,0]",
     "one stride": "kernel_shape=[3,3], strides=[1,2]",
+    "padding of more than a filter": "kernel_shape=[2,2], strides=[2,2], pads=[0,1,2,3]",
 }
 
 
