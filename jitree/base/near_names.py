@@ -13,6 +13,8 @@ from jitree.errors import pass_interruption
 
 _SEARCHED: Final = 5000
 """Comparing takes tens of microseconds a name, and archives may have millions."""
+_LONGEST: Final = 256
+"""Characters of what is compared, and folders of a path: comparing takes the square of them."""
 _SHOWN: Final = 3
 _LIKENESS: Final = 0.5
 _OF_FILES: Final = 0.6
@@ -22,6 +24,8 @@ def near_names(name: str, known: Iterable[str], count: int = 1, likeness: float 
     """The known names that are most like a name, whatever their case; none where nothing is near."""
     import difflib
 
+    if len(name) > _LONGEST:
+        return []
     folded: dict[str, str] = {}
     for candidate, _ in zip(known, range(_SEARCHED), strict=False):
         folded.setdefault(candidate.casefold(), candidate)
@@ -46,6 +50,8 @@ def near_path(path: str) -> str:
 
     Folders of the path are corrected one by one; a file may also be in this folder instead of another.
     """
+    if path.count(os.sep) > _LONGEST:
+        return ""
     if path.startswith("~"):
         return "; pass os.path.expanduser(path)"
     folder, name = os.path.split(path)

@@ -16,7 +16,7 @@ import numpy as np
 
 from jitree.base.arguments import shown
 from jitree.errors import InvalidArgumentError, folded
-from jitree.observe.export_names import fits, padded, parse
+from jitree.observe.export_names import fits, padded, parse, sizes_of
 from jitree.types import BY_NAME, ElementType, is_packed
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ WORKGROUP: Final = "workgroup"
 HOST: Final = "host"
 DEVICE: Final = "device"
 _UNKNOWN: Final = -1
+_MOST_BINDINGS: Final = 1 << 16
+"""Of all dispatches of a run. Of some executables only the types say how many there are."""
 
 
 class KernelCall(NamedTuple):
@@ -283,7 +285,9 @@ def _types(types: Types) -> dict[int, tuple[BoundTensor, ...]]:
         return {}
     if isinstance(types, (list, tuple)):
         types = dict(enumerate(types))
-    if not isinstance(types, Mapping) or not all(type(number) is int and number >= 0 for number in types):
+    if not isinstance(types, Mapping) or not all(
+        type(number) is int and 0 <= number < _MOST_BINDINGS for number in types
+    ):
         raise InvalidArgumentError(
             f"types: expected the types of bindings, such as ['4x71xf32', '?xf32'], but got {shown(types)}"
         )
@@ -302,14 +306,15 @@ def bound_tensor(number: int, text: str) -> BoundTensor:
     """``4x?xf32``, ``4x71xf32@2304`` INVALID_ARGUMENT for anything else."""
     kind, at, offset = text.partition("@") if isinstance(text, str) else (shown(text), "", "")
     *shape, element = kind.split("x")
-    is_shape = all(part == "?" or part.isdecimal() for part in shape) and shape.count("?") <= 1
-    if element not in BY_NAME or not is_shape or (at and not offset.isdecimal()):
+    sizes = sizes_of(["1" if part == "?" else part for part in shape]) if shape.count("?") <= 1 else None
+    before = sizes_of([offset]) if at else ()
+    if element not in BY_NAME or sizes is None or before is None:
         raise InvalidArgumentError(
             "types: expected a type such as 4x71xf32, ?x71xf32 (one ? at most) or 4x71xf32@2304 (bytes "
-            f"before it) but got '{text}'"
+            f"before it) but got {shown(text)}"
         )
-    sizes = tuple(_UNKNOWN if part == "?" else int(part) for part in shape)
-    return BoundTensor(number, BY_NAME[element], sizes, int(offset) if at else None)
+    sizes = tuple(_UNKNOWN if part == "?" else size for part, size in zip(shape, sizes, strict=True))
+    return BoundTensor(number, BY_NAME[element], sizes, before[0] if before else None)
 
 
 def product(lhs: npt.NDArray[Any], rhs: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:

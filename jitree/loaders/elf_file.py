@@ -19,6 +19,10 @@ MINIMUM_SIZE: Final = 64
 """Bytes of the largest file header."""
 MAXIMUM_IMAGE: Final = 1 << 31
 """Bytes between the lowest and the highest address: code addresses its data with 32-bit displacements."""
+_MOST_SEGMENTS: Final = 64
+"""That are loaded. Linkers write five; each relocation is looked for in all."""
+_MOST_SHARED: Final = 16
+"""How often the bytes of the string table may be read on average: linkers have one name end another."""
 
 
 class Segment(NamedTuple):
@@ -100,6 +104,8 @@ def _classify(available: int, architecture: Architecture, segments: list[Segment
     loads = tuple(s for s in segments if s.kind == elf.PT_LOAD and s.memory_size > 0)
     if not loads:
         raise bad_elf("it has no loadable segment")
+    if len(loads) > _MOST_SEGMENTS:
+        raise bad_elf(f"it has {len(loads)} loadable segments, more than {_MOST_SEGMENTS}")
     for load in loads:
         _check_load(load, available)
     filled = sum(load.file_size for load in loads)
@@ -248,10 +254,13 @@ def _symbols(
     file.load_with(table, size, "the symbol table")
     text = bytes(image[strings - file.low : strings - file.low + strings_size])
     name_field, section_field, value_field = word_size.symbol_fields
-    values, names, undefined = [], [], []
+    values, names, undefined, left = [], [], [], _MOST_SHARED * len(text)
     records = image[table - file.low : table - file.low + size]
     for index, fields in enumerate(rows_of(word_size.symbol, records)):
         name = _string(text, fields[name_field])
+        left -= len(name)
+        if left < 0:
+            raise bad_elf(f"the names of its symbols share the {len(text)} bytes of the string table")
         if fields[section_field] == 0 and index > 0:
             undefined.append(name)
         values.append(fields[value_field])

@@ -16,15 +16,21 @@ from jitree.base.records import NamedTuple
 from jitree.types import BY_NAME, ElementType, element_type
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jitree.hal.stepwise import Extent
 
 _TYPE: Final = r"(?:complex_f\d+_|f\d+E\d+M\d+[A-Z]*|[fiu]\d+|si\d+|bf16)"
-_DISPATCH: Final = re.compile(r"_(?:dispatch|encoding)_\d+_(.*)$")
+_DISPATCH: Final = re.compile(r"_(?:dispatch|encoding)_\d+_(.*)", re.DOTALL)
 _SHAPED: Final = re.compile(
     rf"(?:^|_)(?P<dims>(?:[\dD]+x)*[\dD]+)(?:_|x)(?P<types>{_TYPE}(?:x{_TYPE})*)(?:_|$)"
 )
 _SCALAR: Final = re.compile(rf"_(?P<types>{_TYPE}(?:x{_TYPE})*)(?:_|$)")
 _NAMES_KEPT: Final = 1024
+_MOST_DIMENSIONS: Final = 32
+_MOST_DIGITS: Final = 18
+_MOST_ELEMENTS: Final = 1 << 56
+"""What arrays of numpy have."""
 PADDING: Final = 64
 """Tensors in shared memory begin at multiples of it."""
 
@@ -171,9 +177,20 @@ def parse(name: str) -> ExportName:
     types = tuple(_element(part) for part in re.findall(_TYPE, match["types"]))
     known = tuple(element for element in types if element is not None)
     loops = match["dims"].split("x") if shaped else []
-    numbers = tuple(map(int, loops)) if "D" not in "".join(loops) else ()
+    numbers = sizes_of(loops) or ()
     is_packed = shaped is not None and "pack" in text[shaped.end() :].split("_")
     return ExportName(text[: match.start()], numbers, known if len(known) == len(types) else (), is_packed)
+
+
+def sizes_of(texts: Sequence[str]) -> tuple[int, ...] | None:
+    """Reads the sizes of a tensor. None where one is no number, and for those that no array has: programs
+    and callers may write anything."""
+    if len(texts) > _MOST_DIMENSIONS or not all(text.isdecimal() for text in texts):
+        return None
+    if any(len(text) > _MOST_DIGITS for text in texts):
+        return None
+    sizes = tuple(map(int, texts))
+    return sizes if prod(size or 1 for size in sizes) <= _MOST_ELEMENTS else None
 
 
 def _element(name: str) -> ElementType | None:

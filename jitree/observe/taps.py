@@ -24,7 +24,7 @@ from jitree.base.arguments import shown
 from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Finalized, Unique, guard
 from jitree.base.platform.available_resources import available_memory
-from jitree.observe.export_names import TensorKind
+from jitree.observe.export_names import TensorKind, sizes_of
 from jitree.observe.observation import Observation, Onlooker
 from jitree.observe.tensors import GIVEN, ObservedDispatch, ObservedTensor
 from jitree.observe.tolerance import statistics
@@ -47,6 +47,8 @@ Ordinals = int | slice | range | Iterable[int] | None
 STATS: Final = "stats"
 TENSORS: Final = "tensors"
 _MOST_NEAR: Final = 5
+_LONGEST: Final = 256
+"""Characters of names that are compared, which takes the square of them."""
 _LOOKED_FOR: Final = 1 << 20
 """Bytes from which on it is looked whether there is room for them."""
 
@@ -203,7 +205,8 @@ class Selection(Unique):
 
 def near(pattern: str, names: Iterable[str]) -> str:
     """The names that are most like a pattern."""
-    return ", ".join(sorted(names, key=lambda name: -_likeness(pattern.strip("*"), name))[:_MOST_NEAR])
+    wanted = pattern.strip("*")[:_LONGEST]
+    return ", ".join(sorted(names, key=lambda name: -_likeness(wanted, name[:_LONGEST]))[:_MOST_NEAR])
 
 
 def _likeness(pattern: str, name: str) -> int:
@@ -256,9 +259,10 @@ def given_types(types: Mapping[int, str] | None) -> dict[int, TensorKind]:
 def tensor_type(text: str) -> TensorKind:
     """``4x71xf32`` INVALID_ARGUMENT for anything else."""
     *shape, element = text.split("x") if isinstance(text, str) else ("", shown(text))
-    if element not in BY_NAME or not all(part.isdecimal() for part in shape):
-        raise errors.InvalidArgumentError(f"types: expected a type such as 4x71xf32 but got '{text}'")
-    return TensorKind(BY_NAME[element], tuple(map(int, shape)))
+    sizes = sizes_of(shape)
+    if element not in BY_NAME or sizes is None:
+        raise errors.InvalidArgumentError(f"types: expected a type such as 4x71xf32 but got {shown(text)}")
+    return TensorKind(BY_NAME[element], sizes)
 
 
 class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):

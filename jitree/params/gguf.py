@@ -19,6 +19,8 @@ _ALIGNMENT_KEY: Final = "general.alignment"
 _DEFAULT_ALIGNMENT: Final = 32
 _MAXIMUM_RANK: Final = 8
 """ggml itself has 4."""
+_MOST_TEXTS: Final = 1 << 21
+"""Keys, names and strings of a file. A sparse file of any length takes no room on a disk."""
 
 _VALUE_SIZES: Final = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of the fixed-size types of values: u8 i8 u16 i16 u32 i32 f32 bool, and u64 i64 f64."""
@@ -57,6 +59,7 @@ class _Cursor:
     def __init__(self, view: memoryview) -> None:
         self._view = view
         self.position = 0
+        self._texts_left = _MOST_TEXTS
 
     def take(self, length: int, what: str) -> memoryview:
         end = self.position + length
@@ -74,8 +77,14 @@ class _Cursor:
     def u64(self, what: str) -> int:
         return int.from_bytes(self.take(8, what), "little")
 
+    def raw_text(self, what: str) -> memoryview:
+        self._texts_left -= 1
+        if self._texts_left < 0:
+            raise InvalidArgumentError(f"the file has more than {_MOST_TEXTS} keys, names and strings")
+        return self.take(self.u64(what), what)
+
     def text(self, what: str) -> str:
-        raw = self.take(self.u64(what), what)
+        raw = self.raw_text(what)
         try:
             return str(raw, "utf-8")
         except UnicodeDecodeError:
@@ -131,14 +140,14 @@ def _skip_value(cursor: _Cursor, key: str, kind: int) -> None:
     if kind in _VALUE_SIZES:
         cursor.take(_VALUE_SIZES[kind], what)
     elif kind == _STRING:
-        cursor.take(cursor.u64(what), what)
+        cursor.raw_text(what)
     elif kind == _ARRAY:
         element, count = struct.unpack("<IQ", cursor.take(12, what))
         if element in _VALUE_SIZES:
             cursor.take(_VALUE_SIZES[element] * count, what)
         elif element == _STRING:
             for _ in range(count):
-                cursor.take(cursor.u64(what), what)
+                cursor.raw_text(what)
         else:
             raise InvalidArgumentError(f"{what} is an array of type {element}, which arrays cannot have")
     else:

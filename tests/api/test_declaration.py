@@ -9,15 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jitree import Session
 from jitree.api.calls.declaration import (
+    DECLARATION,
     Parameter,
     parse_declaration,
     parse_tensor_type,
     signature_of,
     without_twins,
 )
+from jitree.errors import InvalidArgumentError
 from jitree.types import BY_NAME, ELEMENT_TYPES
 from jitree.vmfb.cconv import parse
+from tests.api.direct import CALLS
+from tests.assembler import Assembler
 
 
 def names_and_types(text: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -147,6 +152,25 @@ def test_sizes_that_no_tensor_has(size: str) -> None:
     """No text of the file takes long, and none is too long for Python."""
     parsed = parse_declaration(f"func @f(%a: tensor<{size}xf32> {{iree.abi.output = {size}}}) -> ()")
     assert parsed is not None and parsed[0][0].storage_of is None
+
+
+WIDTHS = ("0", "65", "128", "9" * 12, "9" * 5000)
+
+
+@pytest.mark.parametrize("kind", [sign + width for width in WIDTHS for sign in ("i", "ui", "si")])
+@pytest.mark.parametrize("letter", ["i", "I"])
+def test_widths_that_no_register_has(letter: str, kind: str) -> None:
+    """A module may declare any: numbers of so many bits took all memory, beside a sandbox's limits."""
+    declaration = f"sync func @f(%x: {kind}) -> (%y: {kind})"
+    text = {"i": "return [%i0]", "I": "return [%i0:1]"}[letter]
+    program = Assembler("m").function("f", f"0{letter}_{letter}", text, attrs={DECLARATION: declaration})
+    with Session("local-sync", sandbox=True) as session:
+        function = session.load(program.build()).f
+        assert function.declaration == declaration
+        for _ in range(CALLS):
+            assert function(5) == 5
+        with pytest.raises(InvalidArgumentError, match="x: expected"):
+            function(1 << 64)
 
 
 class Names(list[str]):

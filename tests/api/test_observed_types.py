@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jitree.observe.export_names import parse
 from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of, place_factors
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +48,24 @@ def test_a_block_that_is_as_long_as_another_input() -> None:
     outputs = outputs_of(operands, [(4608, 512)], name, {}, regions)
     inputs = inputs_of(operands, outputs, name, {}, regions)
     assert inputs[0].type == "8x16xf32" and inputs[0].origin == "before (dispatch 3)"
+
+
+@pytest.mark.parametrize("loops", ["9" * 5000, "9" * 19, "1x" * 100 + "1", f"{10**17}x0x{10**17}"])
+def test_names_with_loops_that_nothing_has(loops: str) -> None:
+    """Programs may have any names: Python refuses to read thousands of digits."""
+    name = parse(f"f_dispatch_0_elementwise_{loops}_f32")
+    assert name.loops == () and name.outputs == [] and name.operation == "elementwise"
+
+
+def test_names_of_many_dispatches() -> None:
+    """A name with a line's end had each of its parts read to there: a minute for 1 MB."""
+    code = "import sys\nfrom jitree.observe.export_names import parse\nprint(parse(sys.stdin.read()).loops)"
+    text = "_dispatch_0_" * (1 << 16) + "4_f32\n\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=text, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == "()\n"
 
 
 def test_outputs_come_in_the_order_of_bindings() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import numpy as np
 import pytest
 
 from jitree import CustomModule, Session
+from jitree.api.calls.native.handle_owners import LARGE
 from jitree.api.module import Module
 from jitree.errors import StatusError
 from jitree.loaders.vmvx import worker as vmvx_worker
 from jitree.modules.hal.native.handle_pool import HandlePool
+from tests.api.direct import direct, needs_machine_code, prepare_calls
+from tests.api.programs import ECHO
 
 PROGRAM = Path(__file__).parents[2] / "examples/custom_module/program.vmfb"
 X = np.linspace(-1, 1, 8, dtype=np.float32)
@@ -116,3 +120,23 @@ def test_a_failure_that_was_not_looked_at_is_not_that_of_a_later_dispatch(
                 module.layer(X, 1.0)
         for _ in range(400):  # now and then Python does what machine code has refused
             np.testing.assert_allclose(np.asarray(module.layer(X, 1.0)), EXPECTED, atol=1e-6)
+
+
+@needs_machine_code
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_arrays_that_die_after_one_that_died_where_the_stack_was_full(is_closed: bool) -> None:
+    """What takes them back could not begin there, and was gone: all later ones stayed with their session."""
+    for room in range(1, 30):
+        with Session("local-sync", tier="fast") as session:
+            prepare_calls()
+            large = np.zeros(LARGE // 4, np.float32)
+            echo = direct(session.load(ECHO).e1_f32, large)
+            table, kept, dying = session.context.table, [echo(large), echo(large)], [echo(large)]
+            if is_closed:
+                session.close()
+            before = table.live_count
+            with suppress(RecursionError):
+                leaving(room, dying.clear)
+            dying.clear()
+            kept.pop()
+            assert table.live_count <= before - 4, f"a view and a buffer each, {room} frames left"

@@ -310,6 +310,7 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
         "NOT_FOUND; replace: no dispatch and no import of the session is called 'nothing*'; near it are: ",
     ),
     (3, half, {}, "INVALID_ARGUMENT; replace: expected the name of a dispatch, such as"),
+    ("a" * (1 << 20), half, {}, "NOT_FOUND; replace: no dispatch and no import of the session is called"),
     ([], half, {}, "INVALID_ARGUMENT; replace: expected the name of a dispatch, such as"),
     (SOFTMAX, 3, {}, "INVALID_ARGUMENT; kernel: expected a function but got 3"),
     (SOFTMAX, lambda one: None, {}, "INVALID_ARGUMENT; kernel <lambda>(one) is to take 2 arrays"),
@@ -317,6 +318,16 @@ REFUSED: list[tuple[Any, Any, dict[str, Any], str]] = [
     (["*dispatch_5*", "*"], half, {}, "INVALID_ARGUMENT; replace: each pattern of a run is to mean one"),
     (SOFTMAX, (half, "11"), {}, "INVALID_ARGUMENT; types: expected the types of bindings, such as"),
     (SOFTMAX, (half, ["11"]), {}, "INVALID_ARGUMENT; types: expected a type such as 4x71xf32"),
+    *(
+        (SOFTMAX, (half, [given, "10xf32"]), {}, "INVALID_ARGUMENT; types: expected a type such as 4x71xf32")
+        for given in ("9" * 5000 + "xf32", "10xf32@" + "9" * 5000, "1x" * 100 + "f32", f"{10**17}x10xf32")
+    ),
+    (
+        SOFTMAX,
+        (half, {1 << 40: "f32"}),
+        {},
+        "INVALID_ARGUMENT; types: expected the types of bindings, such as",
+    ),
     (
         SOFTMAX,
         (half, ["f32", "f32", "f32"]),

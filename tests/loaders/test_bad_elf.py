@@ -76,6 +76,39 @@ def _repeated(count: int) -> bytes:
     return data + TINY[place : place + 56 * known] + b"".join(rows)
 
 
+def _with_segments(rows: list[bytes], added: bytes = b"") -> bytes:
+    """With more program headers, and bytes at the end."""
+    (place,) = struct.unpack_from("<Q", TINY, 32)
+    (known,) = struct.unpack_from("<H", TINY, 56)
+    start = -len(TINY) % PAGE + len(TINY) + len(added)
+    data = patched(patched(TINY, 32, "<Q", start), 56, "<H", known + len(rows))
+    data += bytes(-len(TINY) % PAGE) + added
+    return data + TINY[place : place + 56 * known] + b"".join(rows)
+
+
+def _many_segments(count: int) -> bytes:
+    """With so many segments more, of a page without bytes each."""
+    first = CODE - CODE % PAGE + 16 * PAGE
+    places = range(first, first + count * PAGE, PAGE)
+    return _with_segments([struct.pack("<II6Q", elf.PT_LOAD, 4, 0, at, at, 0, 16, PAGE) for at in places])
+
+
+def _shared_names(count: int) -> bytes:
+    """So many symbols, each with the one long name of the string table."""
+    text = b"a" * 100 + b"\0"
+    symbols = struct.pack("<IBBHQQ", 0, 0, 0, 1, 0, 0) * count
+    added = struct.pack("<II", 1, count) + symbols + text
+    at, start = CODE - CODE % PAGE + 16 * PAGE, -len(TINY) % PAGE + len(TINY)
+    row = struct.pack("<II6Q", elf.PT_LOAD, 4, start, at, at, len(added), len(added), PAGE)
+    data = _with_segments([row], added)
+    values = {
+        elf.DT_HASH: at, elf.DT_SYMTAB: at + 8, elf.DT_STRTAB: at + 8 + len(symbols), elf.DT_STRSZ: len(text)
+    }  # fmt: skip
+    for tag, value in values.items():
+        data = patched(data, dynamic_entry(TINY, tag) + 8, "<Q", value)
+    return data
+
+
 RELA, RELA_SIZE = section(TINY, ".rela.dyn")
 DYNAMIC = program_header(TINY, elf.PT_DYNAMIC)
 DT_FLAGS, DT_FLAGS_1, DT_RELACOUNT = 30, 0x6FFFFFFB, 0x6FFFFFF9
@@ -102,6 +135,8 @@ CASES = {
     "segment outside": (_first_load(32, "<Q", 1 << 40), "cut short"),
     "segment offset wraps": (_first_load(8, "<Q", 2**64 - 16), "cut short"),
     "bytes of several segments": (_repeated(3), "filled with .* bytes of .*damaged"),
+    "many segments": (_many_segments(64), "loadable segments, more than 64"),
+    "names that share their bytes": (_shared_names(17), "share the 101 bytes of the string table"),
     "file larger than memory": (_first_load(40, "<Q", 1), "is filled with"),
     "alignment": (_first_load(48, "<Q", 3), "alignment 3 is not a power of two"),
     "huge alignment": (_first_load(48, "<Q", 1 << 62), "spread over"),

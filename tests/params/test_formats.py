@@ -111,6 +111,26 @@ def test_gguf(tmp_path: Path, version: int) -> None:
     assert [str(entry.tensor) for entry in entries.values()] == ["2x3xf32", "2x32xQ4_0"]
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack("<QQ", 1 << 36, 0),
+        struct.pack("<QQ", 0, 1 << 36),
+        struct.pack("<QQ", 0, 1) + gguf_string("k") + struct.pack("<IIQ", 9, 8, 1 << 36),
+    ],
+    ids=["tensors", "keys", "strings"],
+)
+def test_gguf_of_zeros(head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file of 4 kB on the disk: each zero was read, for hours, or kept."""
+    monkeypatch.setattr("jitree.params.gguf._MOST_TEXTS", 1000)
+    path = tmp_path / "a.gguf"
+    with path.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<I", 3) + head)
+        file.truncate(1 << 20)
+    with pytest.raises(InvalidArgumentError, match="more than 1000 keys, names and strings"):
+        load(path)
+
+
 def test_gguf_alignment_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     values = [gguf_string("general.alignment") + struct.pack("<II", 4, 64)]

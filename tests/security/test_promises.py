@@ -236,6 +236,13 @@ TESTS = {
         "api/test_dlpack.py::test_capsules_that_no_array_has",
         "cuda/test_exchange_functions.py::test_a_tensor_of_sizes_that_no_array_has_is_given_back",
     ],
+    "A gguf file that is sparse": ["params/test_formats.py::test_gguf_of_zeros"],
+    "states an integer of billions of bits": ["api/test_declaration.py::test_widths_that_no_register_has"],
+    "A module of 5 MB for a separate process": ["loaders/test_bad_elf.py::test_failed_precondition"],
+    "To tap, profile or replace dispatches": [
+        "api/test_observed_types.py::test_names_of_many_dispatches",
+        "api/test_observed_types.py::test_names_with_loops_that_nothing_has",
+    ],
     "A module of 5 MB could take minutes": [
         "loaders/test_bad_elf.py::test_failed_precondition",
         "loaders/test_processor_needs.py::test_code_that_is_in_several_constants_is_looked_through_once",

@@ -235,3 +235,9 @@ def test_completions_have_every_flag_and_are_read(shell: str, tmp_path: Path) ->
         (tmp_path / "completion").write_text(made.stdout)
         subprocess.run([shell, "-n", tmp_path / "completion"], check=True)
     assert "did you mean 'zsh'?" in jitree("completion", "zs").stderr
+
+
+def test_a_path_of_thousands_of_folders_that_are_not_there() -> None:
+    """Each was looked for by a call of its own."""
+    outcome = jitree("dump", "a/" * 2000 + "b.vmfb")
+    assert outcome.code == 1 and "NOT_FOUND" in outcome.stderr and "RecursionError" not in outcome.stderr

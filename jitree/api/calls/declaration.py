@@ -44,6 +44,7 @@ _OPENING: Final = "<({["
 _CLOSING: Final = ">)}]"
 _MOST_DIGITS: Final = 18
 """The most digits of a size that can be counted."""
+_REGISTER_BITS: Final = 64
 
 
 class DeclaredTensor(NamedTuple):
@@ -276,6 +277,13 @@ def parse_tensor_type(text: str) -> DeclaredTensor | None:
             break
         shape.append(number)
     return DeclaredTensor(BY_NAME.get("x".join(parts[len(shape) :])), tuple(shape))
+
+
+def width_of(declared: str) -> int:
+    """Bits of an integer's type. 0 where it states none that a register has: modules may write any."""
+    digits = declared.lstrip("siu")
+    width = _number(digits) or 0
+    return width if width <= _REGISTER_BITS and digits != declared else 0
 
 
 def _number(text: str) -> int | None:

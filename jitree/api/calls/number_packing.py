@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.declaration import Parameter
+from jitree.api.calls.declaration import Parameter, width_of
 from jitree.api.calls.refusal import refused
 from jitree.api.calls.transfers import native_row
 from jitree.base.arguments import is_masked
@@ -84,8 +84,7 @@ class IntegerPacker:
 
     def __init__(self, parameter: Parameter, storage_bits: int) -> None:
         declared = parameter.type
-        digits = declared.lstrip("siu")
-        bits = int(digits) if digits.isdecimal() else storage_bits
+        bits = min(width_of(declared) or storage_bits, storage_bits)
         unsigned, signed = declared.startswith("ui"), declared.startswith("si")
         self._name = parameter.name
         self._type = declared

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jitree.api.array import Array
-from jitree.api.calls.declaration import Parameter, Signature
+from jitree.api.calls.declaration import Parameter, Signature, width_of
 from jitree.api.calls.tensor_packing import ArrayTransfer, TensorPacker
 from jitree.hal.buffer import BufferView
 from jitree.hal.device import Device, home_of
@@ -124,8 +124,8 @@ def number_unpacker(declared: str) -> Unpacker | None:
         return lambda value, devices, fence: float(
             np.frombuffer((value & mask).to_bytes(size, "little"), narrow)[0]
         )
-    if declared.startswith("ui") and declared[2:].isdecimal():
-        mask = (1 << int(declared[2:])) - 1
+    if declared.startswith("ui") and width_of(declared):
+        mask = (1 << width_of(declared)) - 1
         return lambda value, devices, fence: value & mask
     bits = narrow_integer(declared)
     return None if bits == 0 else lambda value, devices, fence: signed(value, bits)
@@ -134,8 +134,8 @@ def number_unpacker(declared: str) -> Unpacker | None:
 def narrow_integer(declared: str) -> int:
     """The width of an integer that fills a part of a register: programs leave anything in the rest. 0 of
     other types."""
-    digits = declared.removeprefix("s").removeprefix("i")
-    return int(digits) if digits != declared and digits.isdecimal() and 1 < int(digits) < 32 else 0
+    width = 0 if declared.startswith("u") else width_of(declared)
+    return width if 1 < width < 32 else 0
 
 
 def _unpack_number(value: Any, devices: Sequence[Device], fence: Fence | None) -> Any:

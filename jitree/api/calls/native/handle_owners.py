@@ -6,7 +6,6 @@ import ctypes
 import operator
 from _thread import start_new_thread
 from array import array
-from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -64,10 +63,10 @@ class Keeper:
         self.record: int = self._words.buffer_info()[0]
         self._back = HandleReturns(invoker, interface, self._words, self._ahead)
         self._put_off = self._table.deferred.append
-        self._steps: deque[Callable[[], object]] = deque()
-        """The next one takes back what is given back, and leaves another here: no interrupt is lost in it."""
+        self._steps = Steps()
         _leave_step(self._back, self._steps)
-        self._attend = partial(next, map(operator.call, iter(self._steps.popleft, None)))
+        late = partial(_attend, self._back, ref(self._steps))
+        self._attend = partial(next, map(operator.call, iter(partial(self._steps.pop, 0, late), None)))
         for field, value in {
             "keeper": id(self), "python": interface.record, "put_off": id(self._put_off),
             "attend": id(self._attend), "extension": self._table.extension, "large": LARGE,
@@ -143,6 +142,15 @@ class Keeper:
         self.collect()
 
 
+class Steps(dict[int, "Callable[[], object]"]):
+    """Has the next step, in which no interrupt is lost.
+
+    It takes back what is given back, and leaves another. There is none where the last one could not begin,
+    at the last levels of Python's stack, and while another thread's begins."""
+
+    __slots__ = ("__weakref__",)
+
+
 class HandleReturns:
     """Takes back a table's handles. It refers to the GATE record and not to the context: owners keep what
     they lead to, which the garbage collector does not see."""
@@ -203,12 +211,12 @@ class HandleReturns:
         self._table.drain_deferred()
 
 
-def _leave_step(back: HandleReturns, steps: deque[Callable[[], object]]) -> None:
+def _leave_step(back: HandleReturns, steps: Steps) -> None:
     if not steps:
-        steps.append(repeated(partial(_attend, back, ref(steps))))
+        steps[0] = repeated(partial(_attend, back, ref(steps)))
 
 
-def _attend(back: HandleReturns, steps: ref[deque[Callable[[], object]]]) -> None:
+def _attend(back: HandleReturns, steps: ref[Steps]) -> None:
     """Leaves the next step first: arrays may die in this one. Steps do not keep what they lie in: the garbage
     collector does not see them."""
     left = steps()
