@@ -8,6 +8,7 @@ import pytest
 
 from jitree.dispatch.native.nests import clamps
 from jitree.dispatch.native.nests.clamps import bounds, clamp_of, fits
+from jitree.dispatch.native.nests.reading import constant_f32
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.checking import check, some_memory
 from tests.dispatch.native.nests.harness import Compiled
@@ -152,7 +153,11 @@ def test_an_operand_of_many_is_looked_at_once(times: int, monkeypatch: pytest.Mo
         text.store("i32", 0, at[0], text.op("cast.f32.si32", value))
 
     looks: list[Value] = []
-    constant = clamps._constant
-    monkeypatch.setattr(clamps, "_constant", lambda value: looks.append(value) or constant(value))
+
+    def looked(value: Value) -> float | None:
+        looks.append(value)
+        return constant_f32(value)
+
+    monkeypatch.setattr(clamps, "constant_f32", looked)
     assert fits(stored(program([Level(COUNT)], write)))
     assert len(looks) < 3 * times + 30
