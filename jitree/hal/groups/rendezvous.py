@@ -286,8 +286,9 @@ def _numbers(environment: Mapping[str, str], rank: str, count: str) -> tuple[int
 
 def _number(text: str, end: int) -> int | None:
     """What decimal digits say, if that is below ``end``. Python raises ValueError for some thousand."""
-    is_short = text.isdecimal() and len(text) <= len(str(end))
-    return int(text) if is_short and int(text) < end else None
+    digits = text.lstrip("0") or "0"
+    is_short = text.isdecimal() and len(digits) <= len(str(end))
+    return int(digits) if is_short and int(digits) < end else None
 
 
 def exchange(

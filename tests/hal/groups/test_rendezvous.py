@@ -31,6 +31,8 @@ def free_port() -> int:
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
         ({"PMI_RANK": "0", "PMI_SIZE": "1"}, (0, 1)),
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, (5, 6)),
+        ({"RANK": "007", "WORLD_SIZE": "0008"}, (7, 8)),
+        ({"RANK": "000", "WORLD_SIZE": "1"}, (0, 1)),
     ],
 )
 def test_launchers(environment: dict[str, str], expected: tuple[int, int]) -> None:
