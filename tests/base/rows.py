@@ -1,6 +1,6 @@
 """Checks the rows of a table in one test.
 
-A test of its own for each row takes a millisecond and more, which is longer than most rows: workers collect,
+One test for each row takes a millisecond and more, which is longer than most rows: workers collect,
 share and report it. One test for some of them goes on after a row that fails, and names all that do.
 """
 

@@ -238,6 +238,6 @@ def test_completions_have_every_flag_and_are_read(shell: str, tmp_path: Path) ->
 
 
 def test_a_path_of_thousands_of_folders_that_are_not_there() -> None:
-    """Each was looked for by a call of its own."""
+    """One call inside another for each folder filled the stack."""
     outcome = jitree("dump", "a/" * 2000 + "b.vmfb")
     assert outcome.code == 1 and "NOT_FOUND" in outcome.stderr and "RecursionError" not in outcome.stderr

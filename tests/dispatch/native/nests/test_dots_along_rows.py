@@ -49,7 +49,7 @@ def test_row(columns: int, depth: int, signs: tuple[str, str]) -> None:
 
 
 def test_two_reductions() -> None:
-    """As a convolution of one place has: each iteration of the outer ones ends with sums of its own."""
+    """A convolution of one place has such loops: each iteration of the outer ones adds up new sums."""
 
     def body(text: Text, at: list[str]) -> None:
         column, part, k = at

@@ -85,7 +85,7 @@ def test_parts(tiles_of_parts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch)
 
 
 def test_two_reductions() -> None:
-    """Each iteration of the outer one begins with a panel of its own."""
+    """Each iteration of the outer loop writes a new first panel."""
 
     def body(text: Text, at: list[str]) -> None:
         row, column, part, k = at
