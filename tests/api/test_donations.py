@@ -202,7 +202,8 @@ class Switch:
                     self._other()
 
     def during(self, action: Callable[[], object]) -> None:
-        sys.setprofile(self._look)
+        look = self._look  # kept until the end, as that of `Interruption`
+        sys.setprofile(look)
         try:
             with suppress(FailedPreconditionError):
                 action()

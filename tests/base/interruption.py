@@ -39,7 +39,10 @@ class Interruption:
 
     def during(self, action: Callable[[], object]) -> bool:
         """Whether the interrupt came out of the action."""
-        look = self._look  # Python goes on with it when it has let go of it (`setprofile(None)`)
+        # Kept until the end: `call_trace` of ceval.c borrows it, and in 3.11 makes a frame's object before it
+        # turns tracing off. A collection there runs finalizers and hooks, which are looked at: after what
+        # this raises in one of these, Python calls it again for the frame, where a traceback may lie by now.
+        look = self._look
         # A function in C: what is raised in one of Python is dropped, such as an interrupt that comes there,
         # also one that an end has put off (`raised_later`).
         swallowed, hook = list[Any](), sys.unraisablehook
@@ -99,9 +102,9 @@ class AtJump(Interruption):
 
     def during(self, action: Callable[[], object]) -> bool:
         """As of :class:`Interruption`."""
-        before = sys.gettrace()
+        before, trace = sys.gettrace(), self._trace  # kept as above
         try:
-            sys.settrace(self._trace)
+            sys.settrace(trace)
             action()
         except KeyboardInterrupt:
             return True

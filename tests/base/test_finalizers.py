@@ -12,7 +12,7 @@ from _thread import interrupt_main
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from jitree.errors import ignored, is_interruption
 from jitree.hal import watchdog
 from jitree.hal.enums import BufferUsage, MemoryType
 from jitree.hal.heap import HeapAllocator
+from tests.base.interruption import AtJump, Interruption
 
 PROGRAM = Path(__file__).parents[1] / "data" / "programs" / "aliases.vmfb"
 
@@ -335,3 +336,31 @@ def test_what_is_raised_later_is_itself_where_a_function_traces() -> None:
         finally:
             sys.settrace(before)
     assert caught.value is error
+
+
+@pytest.mark.parametrize("kind", [Interruption, AtJump])
+def test_an_interrupt_in_a_collection_where_a_frame_begins(
+    kind: type[Interruption], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.11 collects as it makes the frame's object, after it has read what it is to call: that has to
+    live until then, whatever is raised in the collection."""
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        end_each(dict.fromkeys(range(3)), lock, bool)
+
+    def begin() -> None: ...
+
+    def act() -> None:
+        for _ in range(8):
+            begin()
+
+    lock, thresholds = guard(), gc.get_threshold()
+    monkeypatch.setattr(sys, "unraisablehook", bool)  # what a hook of the collector raises
+    gc.callbacks.append(collected)
+    try:
+        for place, threshold in product(range(1, 12), range(1, 24)):
+            gc.set_threshold(threshold)
+            kind(place).during(act)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(collected)

@@ -79,9 +79,9 @@ class Interruption:
         return self._look
 
     def during(self, action: Callable[[], object]) -> None:
-        before = sys.gettrace()
+        before, enter = sys.gettrace(), self._enter  # kept, as in `tests.base.interruption`
         sys._getframe().f_trace_opcodes = True  # Python 3.12 traces none that is asked for only later
-        sys.settrace(self._enter)
+        sys.settrace(enter)
         try:
             action()
         except KeyboardInterrupt:
