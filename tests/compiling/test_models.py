@@ -172,7 +172,7 @@ def test_a_compiler_that_takes_too_long_ends_with_its_children(
     real = subprocess.Popen.wait
     monkeypatch.setattr(subprocess.Popen, "wait", wait)
     scripted.sleeps()
-    with pytest.raises(DeadlineExceededError, match=r"the compiler has not ended in time; give it") as caught:
+    with pytest.raises(DeadlineExceededError, match=r"the compiler has not ended in time; give it"):
         jitree.compile(model, tmp_path / "made.vmfb")
     while is_running(scripted.child):  # until the system has ended it
         time.sleep(0.01)
