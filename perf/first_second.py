@@ -18,6 +18,13 @@ compares tiers instead, without iree.runtime: seconds from the import of numpy t
 speed (1.5 times the shortest call of any tier) of a new process with an empty cache, the last call, and the
 first result and the second call of the next process; the first result over `fast`'s, which interprets, and
 full speed over `native`'s. With `--trained`, of digits and the models of `trained.py`, kept in the folder.
+
+    python perf/first_second.py --judged FOLDER [--processors 1,2,16] [--devices local-sync,local-task]
+    python perf/first_second.py --builds [--processors 2]
+
+print what the first seconds are judged by, for the modules in the folder (`NAME.vmvx.vmfb`, beside which
+ONNX files may lie), and when the kernels of the digits example are there: `judged.py` says what the figures
+are. Only numpy, numba and llvmlite are needed; onnxruntime is measured where it is.
 """
 
 from __future__ import annotations
@@ -34,6 +41,7 @@ from statistics import fmean, median
 
 from cases import Case, own_call, peer_call, read_cases
 from comparison import summary
+from judged import DEVICES, judged
 from ways import print_ways, trained
 
 import jitree
@@ -148,8 +156,15 @@ def main() -> int:
     parser.add_argument("--clock", default="perf_counter", choices=("perf_counter", "thread_time"))
     parser.add_argument("--ways", default="", help="tiers to compare, with commas between them")
     parser.add_argument("--trained", type=Path, help="the folder of trained models, for --ways")
+    parser.add_argument("--judged", type=Path, help="the folder of models to print the table of")
+    parser.add_argument("--builds", action="store_true", help="when the kernels of digits are there")
+    parser.add_argument("--processors", default="1,2,16", help="those that are there of them are used")
+    parser.add_argument("--devices", default=",".join(DEVICES))
     parser.add_argument("--measure", choices=(PEER, OWN), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.judged or options.builds:
+        judged(options)
+        return 0
     if options.ways:
         threads = f"://?threads={options.threads}" if options.device == "local-task" else ""
         models = options.trained

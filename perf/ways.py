@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -26,9 +26,9 @@ import sys, time
 import numpy as np
 begun = time.perf_counter()
 import jitree
-module, function, device, tier, seconds, arguments = sys.argv[1:]
+module, function, device, tier, seconds, arguments, packed = sys.argv[1:]
 session = jitree.Session(device=device, tier=tier)
-loaded = session.load(module)
+loaded = session.load(module, compiled=packed or None)
 function = loaded[function or next(name for name in loaded.names if "$async" not in name)]
 arguments = [value for _, value in sorted(np.load(arguments).items())]
 ends = []
@@ -68,30 +68,42 @@ def way_of(ends: list[float], best: float) -> Way:
     return Way(ends[0], times[-1], full)
 
 
+def shortest(runs: Iterable[list[float]]) -> float:
+    """What the shortest call of several processes took, after their first ones."""
+    return min(end - begun for ends in runs for begun, end in pairwise(ends))
+
+
 def digits() -> Case:
     return Case("digits", DIGITS, "", (np.zeros((8, 8), np.float32),))
 
 
 def trained(folder: Path, only: str) -> Iterator[Case]:
-    """The model of the digits example, and those of perf/trained.py, compiled for VMVX."""
-    from trained import TARGETS, argument, available, compiled
+    """The model of the digits example, and those of perf/trained.py, compiled for VMVX. A module that the
+    folder has needs neither its package nor its ONNX file."""
+    from trained import MODELS, TARGETS, argument, available, compiled, stem
 
     if re.search(only, "digits"):
         yield digits()
     folder.mkdir(exist_ok=True)
-    for name, source, shape in available(only, folder):
-        files = compiled(folder, name, source, shape, {"vmvx": TARGETS["vmvx"]})
+    for name, model in MODELS.items():
+        if not re.search(only, name):
+            continue
+        files = {"vmvx": stem(folder, name).with_suffix(".vmvx.vmfb")}
+        if not files["vmvx"].exists():
+            files = {}
+            for _, source, shape in available(f"^{name}$", folder):
+                files = compiled(folder, name, source, shape, {"vmvx": TARGETS["vmvx"]})
         if "vmvx" in files:
-            yield Case(name, files["vmvx"], "", (argument(shape, name),))
+            yield Case(name, files["vmvx"], "", (argument(model.shape, name),))
 
 
-def _ends(case: Case, device: str, tier: str, seconds: float, cache: str) -> list[float]:
-    """When calls end in a new process."""
+def ends_of(case: Case, device: str, tier: str, seconds: float, cache: str, packed: str = "") -> list[float]:
+    """When calls end in a new process; ``packed``: a file with machine code."""
     with tempfile.TemporaryDirectory() as folder:
         values = Path(folder) / "arguments.npz"
         np.savez(values, **{f"{place:03}": value for place, value in enumerate(case.arguments)})
         program = [sys.executable, "-c", _CHILD, str(case.module), case.function]
-        command = [*program, device, tier, str(seconds), str(values)]
+        command = [*program, device, tier, str(seconds), str(values), packed]
         environment = os.environ | {"JITREE_CACHE_DIR": cache}
         output = subprocess.check_output(command, text=True, env=environment)
     return [float(word) for word in output.split()]
@@ -104,10 +116,10 @@ def print_ways(case: Case, device: str, tiers: list[str], seconds: float, repeat
     for _ in range(repeat):
         for tier in tiers:
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
-                empty[tier].append(_ends(case, device, tier, seconds, cache))
-                warm[tier].append(_ends(case, device, tier, _WARM_SECONDS, cache))
+                empty[tier].append(ends_of(case, device, tier, seconds, cache))
+                warm[tier].append(ends_of(case, device, tier, _WARM_SECONDS, cache))
     runs = [ends for tier in tiers for ends in (*empty[tier], *warm[tier])]
-    best = min(end - begun for ends in runs for begun, end in pairwise(ends))
+    best = shortest(runs)
     found = {}
     for tier in tiers:
         ways = [way_of(ends, best) for ends in empty[tier]]

@@ -330,20 +330,21 @@ def _declarations(path: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def logged(path: str) -> Iterator[MessageLog]:
-    """Keeps the messages of what runs where that is refused or takes too long."""
+    """Keeps the messages of what runs, if any, where that is refused or takes too long."""
     with errors.system_refusals(f"cannot write '{path}'"):
         place = os.path.abspath(path)
         log = MessageLog(f"{place}.{unique()}")
     try:
         yield log
     except (errors.UnimplementedError, errors.InternalError, errors.DeadlineExceededError) as error:
-        try:
-            refuse_special(place)
-            put_in_place(log.path, place)
-        except errors.StatusError as other:
-            error.with_context(f"its messages are lost: {other.message}")
-        else:
-            error.with_context(f"its messages are in '{path}'")
+        if log.text():
+            try:
+                refuse_special(place)
+                put_in_place(log.path, place)
+            except errors.StatusError as other:
+                error.with_context(f"its messages are lost: {other.message}")
+            else:
+                error.with_context(f"its messages are in '{path}'")
         raise
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -408,7 +409,7 @@ def compile(
         with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
             like = title.rpartition(":")[2] if isinstance(model, (str, os.PathLike)) else "module"
             path = os.path.join(folder, f"{module_name(like)}.vmfb")
-            log = os.path.join(tempfile.gettempdir(), unique())
+            log = os.path.join(tempfile.gettempdir(), f"{PREFIX}{module_name(like)}-{unique()}")
             result = compile_model(model, path, options, note, log).check
             data = Path(path).read_bytes()
     if result.error is not None and result.error > TOLERANCE:

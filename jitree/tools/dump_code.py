@@ -3,7 +3,8 @@
 ``--tiers`` says which functions are compiled as wholes, which loops become nests, and why not. ``--time``
 measures on this machine what compiling the kernels of VMVX executables takes. Each kernel is compiled by
 itself, in this process, without the functions that all have in common. What a process needs once (imports,
-tables) is had before the first one. The passes are those that :mod:`jitree.codegen.image.generated` lists.
+tables) is had before the first one. Then the kernels are compiled again, while LLVM takes the time of each
+pass: :mod:`jitree.codegen.image.generated` says which run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
@@ -195,8 +197,14 @@ class _Times(NamedTuple):
         return ", ".join(f"{name} {_MILLISECONDS * seconds:.1f}" for name, seconds in parts) + " ms"
 
 
+_PASS: Final = re.compile(r" *((?:\d+\.\d+ \( *[\d.]+%\) +)+)(.+?)(?: #\d+)?")
+"""A line of LLVM's report: columns of seconds, their shares, the name of a pass and its number."""
+_LEAST_SHARE: Final = 0.005
+"""Passes that take less than so much of all are one line."""
+
+
 def time_lines(module: BytecodeModule) -> Iterator[str]:
-    """A line for each kernel of the module's VMVX executables, and the sum."""
+    """A line for each kernel of VMVX executables, the sum, and each pass."""
     for number, executable in enumerate(vmvx_kernels.executables(module.module)):
         yield f"executable {number}, @{executable.name}:"
         exports = kernels(executable.module)
@@ -209,6 +217,7 @@ def time_lines(module: BytecodeModule) -> Iterator[str]:
             total = total.plus(times)
             yield f"  [{export.ordinal:3}] {export.name:{width}}  {times.text()}"
         yield f"  in all: {total.text()}"
+        yield from _pass_lines(recipes)
 
 
 def _measured(recipe: Recipe) -> _Times:
@@ -222,6 +231,47 @@ def _measured(recipe: Recipe) -> _Times:
     )
     compiling, _ = _timed(lambda: [compile_unit(unit, target) for unit in units])
     return _Times(generating, passes, max(compiling - passes, 0.0))
+
+
+def _pass_lines(recipes: Sequence[Recipe]) -> Iterator[str]:
+    """What each pass takes for all of them, those first that take longest."""
+    times = _pass_times(recipes)
+    seconds = sum(times.values())
+    yield f"  passes of LLVM, {_MILLISECONDS * seconds:.1f} ms in all:"
+    shown = {name: taken for name, taken in times.items() if taken >= _LEAST_SHARE * seconds}
+    others = [taken for name, taken in times.items() if name not in shown]
+    rows = sorted(shown.items(), key=itemgetter(1), reverse=True)
+    for name, taken in (*rows, (f"{len(others)} others", sum(others))):
+        yield f"    {_MILLISECONDS * taken:8.1f} ms {taken / (seconds or 1.0):6.1%}  {name}"
+
+
+def _pass_times(recipes: Sequence[Recipe]) -> dict[str, float]:
+    """Seconds by the name of a pass. LLVM adds them up, and says so in a report to people."""
+    import llvmlite.binding as llvm
+
+    from jitree.codegen.image.compile import compile_unit, host_target
+
+    units = [unit for recipe in recipes for unit in generate(recipe).units]
+    llvm.set_time_passes(True)
+    try:
+        for unit in units:
+            compile_unit(unit, host_target())
+        report = llvm.report_and_reset_timings()
+    finally:
+        llvm.set_time_passes(False)
+    return _added_up(report)
+
+
+def _added_up(report: str) -> dict[str, float]:
+    """Seconds by pass in one of LLVM's reports: of a processor, whose column comes before that of the clock
+    on the wall, if LLVM has found that any were taken."""
+    times: dict[str, float] = {}
+    for match in filter(None, map(_PASS.fullmatch, report.splitlines())):
+        columns, name = match.groups()
+        seconds = columns.replace("(", " ").replace("%)", " ").split()[::2]
+        if name != "Total":
+            times[name] = times.get(name, 0.0) + float(seconds[-2:][0])
+    return times
 
 
 def _timed(work: Callable[[], Result]) -> tuple[float, Result]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -71,3 +74,96 @@ def test_a_folder_that_cannot_be_written_is_no_failure(monkeypatch: pytest.Monke
     monkeypatch.setattr(cache, "write", refuse)
     _takes(2 * WHOLE, monkeypatch)
     assert estimates.estimated(STATED, 1) == WHOLE
+
+
+# -- what a terminal shows ---------------------------------------------------------------------------------
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def no_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+
+
+class _Progress:
+    """As `rich` has it, as far as it is used."""
+
+    def __init__(self, *columns: object, **options: Any) -> None:
+        assert options["console"].options == {"stderr": True} and options["transient"]
+        assert not options["auto_refresh"], "a thread of its own would be in the way of forks"
+        self.steps: list[float] = []
+        self.is_open = False
+        _made.append(self)
+
+    def __enter__(self) -> _Progress:
+        self.is_open = True
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.is_open = False
+
+    def add_task(self, title: str, total: int) -> int:
+        assert total == 100
+        return 7
+
+    def update(self, task: int, completed: float, refresh: bool) -> None:
+        assert task == 7 and refresh and self.is_open
+        self.steps.append(completed)
+
+
+_made: list[_Progress] = []
+
+
+@pytest.fixture
+def rich(monkeypatch: pytest.MonkeyPatch) -> list[_Progress]:
+    """The bars that are made."""
+    _made.clear()
+    console, progress = ModuleType("rich.console"), ModuleType("rich.progress")
+    console.Console = lambda **options: SimpleNamespace(options=options)  # type: ignore[attr-defined]
+    progress.BarColumn, progress.Progress = object, _Progress  # type: ignore[attr-defined]
+    for module in (ModuleType("rich"), console, progress):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return _made
+
+
+def test_a_bar_follows_the_estimate_and_is_never_full(
+    rich: list[_Progress], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := _Terminal())
+    with pytest.raises(KeyboardInterrupt), estimates.Bar("69 kernels", 4.2) as bar:
+        for passed in (0.0, 2.1, 4.2, 100.0):
+            bar.show(passed)
+        raise KeyboardInterrupt
+    assert terminal.getvalue() == "jitree: building 69 kernels (about 4 s, once) …\n"
+    (shown,) = rich
+    assert shown.steps == pytest.approx([0.0, 50.0, 98.0, 98.0]) and not shown.is_open
+
+
+def test_what_takes_less_than_a_second_has_no_bar(
+    rich: list[_Progress], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := _Terminal())
+    with estimates.Bar("7 kernels", 0.2) as bar:
+        bar.show(0.1)
+    assert terminal.getvalue() == "jitree: building 7 kernels (about 1 s, once) …\n" and not rich
+
+
+def test_a_terminal_without_rich_has_a_line(no_rich: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := _Terminal())
+    with estimates.Bar("7 kernels", 5.0) as bar:
+        bar.show(1.0)
+    assert terminal.getvalue() == "jitree: building 7 kernels (about 5 s, once) …\n"
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), None])
+def test_a_file_has_nothing(
+    stream: io.StringIO | None, rich: list[_Progress], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    with estimates.Bar("69 kernels", 5.0) as bar:
+        bar.show(1.0)
+    assert not rich and (stream is None or not stream.getvalue())

@@ -8,8 +8,7 @@ import pytest
 
 from jitree.codegen.image import compile as compiling
 from jitree.codegen.image.compile import Target, compile_object, host_target, optimized_module, target_of
-from jitree.codegen.image.generated import PLAIN, STRAIGHT
-from jitree.dispatch.native.lower import PROGRAM
+from jitree.codegen.image.generated import PLAIN, PROGRAM, STRAIGHT
 
 _TEXT = """
 define void @clear(ptr %base, i64 %count, i64 %stride) {

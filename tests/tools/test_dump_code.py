@@ -71,13 +71,46 @@ def test_tiers(output: Dump, module: str) -> None:
     ]
 
 
-def test_time(output: Dump, module: str) -> None:
-    first, kernel, total = output("--time", module)
+def test_time(output: Dump, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dump_code, "_LEAST_SHARE", 0.0)  # each is named, whatever it takes
+    first, kernel, total, passes, *each = output("--time", module)
     assert first == "executable 0, @module:"
     part = r"\d+\.\d"
     times = rf"generating {part}, passes {part}, machine code {part} ms"
     assert re.fullmatch(rf"  \[  0\] mul_dispatch_0_elementwise_1000_f32  {times}", kernel)
     assert re.fullmatch(rf"  in all: {times}", total)
+    assert re.fullmatch(rf"  passes of LLVM, {part} ms in all:", passes)
+    assert all(re.fullmatch(rf" +{part} ms +{part}%  \S.*", line) for line in each)
+    names = [line.partition("%  ")[2] for line in each]
+    assert {"InstCombinePass", "Greedy Register Allocator"} <= set(names), "of the IR and of machine code"
+    assert len(set(names)) == len(names) and names[-1] == "0 others"
+
+
+REPORT = """
+===---------------------------------------===
+                 Pass execution timing report
+===---------------------------------------===
+  Total Execution Time: 0.0056 seconds (0.0083 wall clock)
+
+   ---User Time---   --User+System--   ---Wall Time---  --- Name ---
+   0.0030 ( 60.0%)   0.0040 ( 60.0%)   0.0500 ( 52.7%)  Virtual Register Map
+   0.0020 ( 40.0%)   0.0010 ( 40.0%)   0.0007 (  8.4%)  Virtual Register Map #2
+   0.0000 (  0.0%)   0.0002 (  0.0%)   0.0000 (  0.0%)  Basic Alias Analysis (stateless AA impl) #3
+   0.0050 (100.0%)   0.0052 (100.0%)   0.0507 (100.0%)  Total
+"""
+
+
+def test_a_pass_that_runs_twice_is_one() -> None:
+    """Of a processor, not by the clock on the wall, where LLVM gives both."""
+    times = dump_code._added_up(REPORT)
+    assert times == pytest.approx(
+        {
+            "Virtual Register Map": 0.005,
+            "Basic Alias Analysis (stateless AA impl)": 0.0002,
+        }
+    )
+    only_the_clock = "  0.0200 (100.0%)  SROAPass\n"
+    assert dump_code._added_up(only_the_clock) == {"SROAPass": 0.02}
 
 
 def test_llvm(output: Dump, module: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, Final
 
@@ -11,19 +11,11 @@ import llvmlite.binding as llvm
 from jitree.base.platform import MACHINE, processor
 from jitree.base.records import NamedTuple
 from jitree.codegen import processor_texts
-from jitree.codegen.image.generated import PLAIN, Pipeline, Unit
+from jitree.codegen.image.generated import ALWAYS, FIRST, PLAIN, TIDYING, Pipeline, Unit
 from jitree.codegen.image.shipped import CHECKED
 
 _KEPT_FREE: Final = {"aarch64": "+reserve-x18"}
 """A register that macOS changes at any time: code that leaves it alone runs on both systems."""
-
-_SKIPPING: Final = ("disable-lsr", "disable-cgp", "disable-post-ra")
-TIDYING: Final = {"enable-misched": True, **dict.fromkeys(_SKIPPING, False)}
-"""LLVM's options, as they are where machine code is made as good as LLVM can. Of the time of writing that of
-a kernel additions for addresses (lsr) take a fifth, addresses and conversions near their uses (cgp) an
-eleventh, the order without registers (misched) and with them (post-ra) a thirteenth and a twelfth. Sinking,
-placed blocks, common subexpressions and copies take a ninth together, which is not worth the percent that
-calls of PP-OCR cls take longer without."""
 
 
 class Target(NamedTuple):
@@ -47,9 +39,8 @@ def target_of(machine: str, cpu: str, features: str = "") -> Target:
 
 @cache
 def target_machine(target: Target) -> Any:
-    llvm.set_option("", "-enable-tail-merge=false")  # each way out of a handler ends in its jump
-    # No masks for the rest of short loops: of one lane LLVM stores the number before it is narrowed.
-    llvm.set_option("", "-vectorizer-min-trip-count=0")
+    for option in ALWAYS:
+        llvm.set_option("", option)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()  # for inline assembly
@@ -71,16 +62,14 @@ def optimized_module(
     if sum(map(_visible, texts)) > len(kept):
         _make_internal(module, kept)
     module.verify()
-    unused = llvm.create_new_module_pass_manager()
-    unused.add_global_dead_code_eliminate_pass()
     options = llvm.create_pipeline_tuning_options(speed_level=pipeline.speed_level)
     options.loop_vectorization = pipeline.loop_vectorization
     options.slp_vectorization = pipeline.slp_vectorization
     options.loop_unrolling = pipeline.loop_unrolling
     builder = llvm.create_pass_builder(machine, options)
-    unused.run(module, builder)
+    _manager(llvm.create_new_module_pass_manager, FIRST).run(module, builder)
     if pipeline.passes:
-        _simplify(module, builder, pipeline.passes)
+        _simplify(module, builder, pipeline)
     else:
         builder.getModulePassManager().run(module, builder)
     return module
@@ -104,20 +93,21 @@ def _make_internal(module: Any, kept: Container[str]) -> None:
             variable.linkage = "internal"
 
 
-def _simplify(module: Any, builder: Any, passes: Sequence[str]) -> None:
-    """Inlines, drops unused functions, then runs function passes."""
-    whole = llvm.create_new_module_pass_manager()
-    whole.add_always_inliner_pass()
-    whole.add_global_dead_code_eliminate_pass()
-    whole.add_ipsccp_pass()
-    whole.add_post_order_function_attributes_pass()
-    whole.run(module, builder)
-    simplifying = llvm.create_new_function_pass_manager()
-    for name in passes:
-        getattr(simplifying, f"add_{name}_pass")()
+def _simplify(module: Any, builder: Any, pipeline: Pipeline) -> None:
+    """Runs the passes of a pipeline that lists them."""
+    _manager(llvm.create_new_module_pass_manager, pipeline.whole).run(module, builder)
+    simplifying = _manager(llvm.create_new_function_pass_manager, pipeline.passes)
     for function in module.functions:
         if not function.is_declaration:
             simplifying.run(function, builder)
+
+
+def _manager(create: Callable[[], Any], passes: Iterable[str]) -> Any:
+    """A pass manager with these passes, by llvmlite's names."""
+    manager = create()
+    for name in passes:
+        getattr(manager, f"add_{name}_pass")()
+    return manager
 
 
 def compile_object(

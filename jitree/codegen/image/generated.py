@@ -1,4 +1,8 @@
-"""States what generators hand to the builder. It is LLVM IR, grouped by how it is to be optimised."""
+"""States what generators hand to builders: LLVM IR, and passes for it.
+
+All that decides which of LLVM's passes run is here: pipelines by name, and options of machine code.
+``jitree dump --time`` says what each takes.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,42 @@ class Pipeline(NamedTuple):
     slp_vectorization: bool
     loop_unrolling: bool
     tidies: bool = True
-    """Whether machine code is made better where the texts leave something to do
-    (:data:`~jitree.codegen.image.compile.TIDYING`): nearly half of the time of writing it."""
+    """Whether machine code is made better where the texts leave something to do (:data:`TIDYING`): nearly
+    half of the time of writing it."""
     passes: tuple[str, ...] = ()
-    """What simplifies functions in which all calls have been inlined that are to be, by llvmlite's names, in
-    this order and nothing else; none: what LLVM has for the level."""
+    """What simplifies functions after ``whole``, by llvmlite's names, in this order and nothing else; none:
+    what LLVM has for the level."""
+    whole: tuple[str, ...] = ()
+    """What inlines and looks at a module as a whole before ``passes``, by llvmlite's names."""
+
+
+FIRST: Final = ("global_dead_code_eliminate",)
+"""What every unit begins with: few of the functions that are linked in are called."""
+
+_SKIPPING: Final = ("disable-lsr", "disable-cgp", "disable-post-ra")
+TIDYING: Final = {"enable-misched": True, **dict.fromkeys(_SKIPPING, False)}
+"""LLVM's options, as they are where machine code is made as good as LLVM can. Of the time of writing that of
+a kernel additions for addresses (lsr) take a fifth, addresses and conversions near their uses (cgp) an
+eleventh, the order without registers (misched) and with them (post-ra) a thirteenth and a twelfth. Sinking,
+placed blocks, common subexpressions and copies take a ninth together, which is not worth the percent that
+calls of PP-OCR cls take longer without."""
+
+ALWAYS: Final = (
+    "-enable-tail-merge=false",  # each way out of a handler ends in its jump
+    # No masks for the rest of short loops: of one lane LLVM stores the number before it is narrowed.
+    "-vectorizer-min-trip-count=0",
+)
+"""LLVM's options for all units."""
 
 
 PLAIN: Final = Pipeline(2, loop_vectorization=False, slp_vectorization=False, loop_unrolling=False)
 """For code without loops that gain from more, such as the loop of the fast tier."""
+
+LOOPS: Final = PLAIN._replace(loop_vectorization=True)
+"""For loops over elements, which become vectors."""
+
+PROGRAM: Final = Pipeline(2, loop_vectorization=True, slp_vectorization=True, loop_unrolling=True)
+"""For programs: LLVM finds out what they have."""
 
 STRAIGHT: Final = Pipeline(
     1,
@@ -35,6 +66,7 @@ STRAIGHT: Final = Pipeline(
     loop_unrolling=False,
     tidies=False,
     passes=("sroa", "instruction_combine", "jump_threading", "simplify_cfg", "dead_code_elimination"),
+    whole=("always_inliner", "global_dead_code_eliminate", "ipsccp", "post_order_function_attributes"),
 )
 """For code whose loops are written as they are to be, vectors with nothing in them that does not change, and
 in which little is computed twice, and that where it is used; counters are good enough for its addresses. All

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from jitree.base.records import NamedTuple
-from jitree.codegen.image.generated import Generated, Pipeline, Unit
+from jitree.codegen.image.generated import PROGRAM, Generated, Pipeline, Unit
 from jitree.codegen.ir_text import ModuleText
 from jitree.dispatch.native.build import Refusal, build
 from jitree.dispatch.native.calls import (
@@ -57,8 +57,6 @@ _ENDS: Final = frozenset(word for word, base in enumerate(BASE_OPCODE) if OPCODE
 """Words of instructions that end a block."""
 _MODULE_LIMIT: Final = 30_000
 """Instructions, some 20 s of compiling."""
-
-PROGRAM: Pipeline = Pipeline(2, loop_vectorization=True, slp_vectorization=True, loop_unrolling=True)
 
 
 class Lowered(NamedTuple):

@@ -9,9 +9,9 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
+from jitree.codegen.image.generated import PROGRAM, STRAIGHT, Generated, Unit
 from jitree.codegen.record import Layout, layout_of
-from jitree.dispatch.native.lower import PROGRAM, lower, resumable
+from jitree.dispatch.native.lower import lower, resumable
 from jitree.dispatch.native.prelude import BASE
 from jitree.dispatch.native.reading import read_blocks
 from jitree.dispatch.native.source import decode, mnemonics

@@ -7,7 +7,7 @@ from itertools import starmap
 from typing import Any, Final
 
 from jitree.codegen import functions
-from jitree.codegen.image.generated import PLAIN, Generated, Pipeline, Unit
+from jitree.codegen.image.generated import LOOPS, PLAIN, Generated, Pipeline, Unit
 from jitree.codegen.primitives import load32, load64
 from jitree.dispatch import semantics_code
 from jitree.modules.vmvx.kernels import COMPILED, ELEMENTWISE, TILED, compiled, symbol_of
@@ -18,7 +18,6 @@ from jitree.vmfb.words import TAG_REF_MOVE
 
 RELEASED = STATE["released"]
 NO_BUFFER = 1
-_VECTORS: Final = Pipeline(2, loop_vectorization=True, slp_vectorization=False, loop_unrolling=False)
 
 
 def generate() -> Generated:
@@ -34,7 +33,7 @@ def generate() -> Generated:
         texts = [*functions.texts(entries), *semantics_code.texts_of(used)]
         return Unit(texts, tuple(starmap(symbol_of, rows)), pipeline)
 
-    return Generated((unit(ELEMENTWISE, _VECTORS), unit(TILED, PLAIN)), tuple(starmap(symbol_of, COMPILED)))
+    return Generated((unit(ELEMENTWISE, LOOPS), unit(TILED, PLAIN)), tuple(starmap(symbol_of, COMPILED)))
 
 
 def entry(name: str, cconv: str, kernel: Callable[..., int]) -> Callable[..., int]:

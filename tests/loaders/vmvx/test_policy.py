@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
+from jitree import Session
 from jitree.base import cancel_scopes
 from jitree.codegen import image
-from jitree.codegen.image import batch
+from jitree.codegen.image import batch, estimates
 from jitree.codegen.image.flat import map_image
 from jitree.codegen.record import size_of
 from jitree.dispatch import grid_call
-from jitree.errors import DeadlineExceededError
+from jitree.errors import CancelledError, DeadlineExceededError
 from jitree.hal.command_layout import Job
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, interrupts
@@ -43,6 +45,7 @@ from tests.hal.native_kernels import aligned, whole
 from tests.loaders.vmvx.programs import COUNT, load
 
 GROUPS = 60
+_DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.vmvx.vmfb"
 
 
 def test_what_calls_before_have_taken_does_not_come_again() -> None:
@@ -285,6 +288,35 @@ def test_an_interrupt_ends_the_wait(hanging: VmvxExecutable, monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         _run(hanging)
     assert len(asked) == 5
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
+def test_cancelling_the_session_ends_the_wait(
+    device: str, hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch.ImageBatch, "prepare", lambda images: None)
+    with Session(device, tier="auto") as session:
+        classify = session.load(_DIGITS).classify
+        asked = _after_looks(monkeypatch, 5, lambda provider: session.cancel())
+        with pytest.raises(CancelledError):
+            classify(np.zeros((8, 8), np.float32))
+    assert len(asked) >= 5
+
+
+def test_a_terminal_shows_the_wait_while_it_lasts(
+    hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends it, and one of a program at a time."""
+    made = MagicMock()
+    monkeypatch.setattr(estimates, "Bar", made)
+    for looks in (5, 3):
+        _after_looks(monkeypatch, looks, lambda provider: interrupt_main())
+        with pytest.raises(KeyboardInterrupt):
+            _run(hanging)
+    ((title, _),) = (call.args for call in made.call_args_list)
+    bar = made.return_value
+    assert title.startswith("1 kernel of executable") and bar.show.called
+    assert bar.__enter__.call_count == bar.__exit__.call_count == 1
 
 
 def test_a_builder_that_hangs_is_given_up(hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch) -> None:
