@@ -1,10 +1,10 @@
 """Says how exact runtimes are, and compares jitree with those that compute as exactly; used by others here.
 
-A model is computed once more in 64 bits, by the reference implementation of ONNX, which shares no code with a
-runtime. An error is the largest difference from that over its largest value. A peer counts for `best` where its
-error is at most `FACTOR` times the larger one of jitree's and onnxruntime's: what is faster since it computes
-something else (Winograd's convolutions, functions by short polynomials) is printed beside, with a mark, and has
-ratios of its own.
+A model is computed once more in 64 bits, by the reference implementation of ONNX, which shares no code with
+a runtime. An error is the largest difference from that over its largest value. A peer counts for `best`
+where its error is at most `FACTOR` times the larger one of jitree's and onnxruntime's: what is faster since
+it computes something else (Winograd's convolutions, functions by short polynomials) is printed beside, with
+a mark, and has ratios of its own.
 """
 
 from __future__ import annotations
