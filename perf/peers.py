@@ -2,14 +2,15 @@
 
 Each takes the file, arguments and a number of threads, and gives a function that runs the model once and
 gives its first result as a numpy array. All of them compute in 32 bits where the model does: OpenVINO and MNN
-take bfloat16 or fewer bits on processors that have these, unless told not to.
+take bfloat16 or fewer bits on processors that have these, unless told not to. MNN is here twice: without and
+with Winograd's convolutions, which have larger errors and which it takes unless told not to.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,8 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
+_WINOGRAD_MEMORY: Final = 3
+"""MNN's number of the hint; without memory for them there are no convolutions by Winograd's way."""
 
 
 def of_onnxruntime(model: Path, values: Sequence[Array], threads: int) -> Call:
@@ -41,7 +44,15 @@ def of_openvino(model: Path, values: Sequence[Array], threads: int) -> Call:
     return lambda: request.infer([*values])[0]
 
 
+def of_mnn_winograd(model: Path, values: Sequence[Array], threads: int) -> Call:
+    return _of_mnn(model, values, threads, {})
+
+
 def of_mnn(model: Path, values: Sequence[Array], threads: int) -> Call:
+    return _of_mnn(model, values, threads, {_WINOGRAD_MEMORY: 0})
+
+
+def _of_mnn(model: Path, values: Sequence[Array], threads: int, hints: Mapping[int, int]) -> Call:
     import _tools  # MNN's own, without its wrapper, which installs packages for its log
     import MNN
     import onnx
@@ -54,9 +65,12 @@ def of_mnn(model: Path, values: Sequence[Array], threads: int) -> Call:
             )
         graph = onnx.load(model, load_external_data=False).graph
         settings = {"backend": "CPU", "precision": "high", "numThread": threads}
+        manager = MNN.nn.create_runtime_manager((settings,))
+        for hint, level in hints.items():
+            manager.set_hint(hint, level)
         module = MNN.nn.load_module_from_file(
             str(converted), [given.name for given in graph.input], [graph.output[0].name],
-            runtime_manager=MNN.nn.create_runtime_manager((settings,)),
+            runtime_manager=manager,
         )  # fmt: skip
     elements = {"float32": MNN.expr.float, "int32": MNN.expr.int}
     variables = []
@@ -71,6 +85,7 @@ RUNTIMES: Final[dict[str, tuple[str, Callable[[Path, Sequence[Array], int], Call
     "onnxruntime": ("onnxruntime", of_onnxruntime),
     "OpenVINO": ("openvino", of_openvino),
     "MNN": ("MNN", of_mnn),
+    "MNN-Winograd": ("MNN", of_mnn_winograd),
 }
 """Name → package, and what makes a call. The first says what a result should be."""
 

@@ -2,15 +2,15 @@
 on the ONNX file, and iree.runtime on a file that is compiled for this processor.
 
     python perf/trained.py [--threads 1] [--seconds 2] [--only REGEX] [--folder DIRECTORY] [--dispatches 5]
-        [--runtimes onnxruntime,OpenVINO,MNN,llvm-cpu]
+        [--runtimes onnxruntime,OpenVINO,MNN,MNN-Winograd,llvm-cpu]
 
 The models come with packages of the index (magika, rapidocr-onnxruntime, ddddocr, nudenet); those that are
 not installed are left out. Each is compiled once and kept in the folder. A figure is the median time of the
 other runtime over that of jitree for numpy arrays in and out, all measured alternately in one run, each in a
 process of its own that is stopped while others are measured (above 1: jitree is faster); `best` is the
-fastest of onnxruntime, OpenVINO and MNN, as far as they are installed and take the model.
-`error` is the largest difference from onnxruntime's result over the largest value of that. `--dispatches`
-lists those with the most time. Needs the extra `compile` with `iree-base-compiler[onnx]`, onnxruntime, and
+fastest of onnxruntime, OpenVINO and MNN, as far as they are installed, take the model, and are about as exact
+as jitree (`exact.py`): beside each time is the error, with `!` where it is larger. `--dispatches` lists those
+with the most time. Needs the extra `compile` with `iree-base-compiler[onnx]`, onnxruntime, and
 the packages.
 """
 
@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from apart import Make, Timed, measured
 from comparison import summary
-from peers import RUNTIMES, installed
+from exact import compared, reference
+from peers import installed
 
 import jitree
 from jitree.tools.cache import warm
@@ -184,18 +185,11 @@ def measure(
             timed[runtime] = what
         else:
             print(f"{name}: {runtime} does not run it: {what}")
-    texts = [f"{runtime} {what.seconds * 1e3:8.2f} ms" for runtime, what in timed.items()]
-    own = timed.pop("jitree")
-    if expected := timed.get(next(iter(RUNTIMES))):
-        error = np.abs(own.result - expected.result).max() / np.abs(expected.result).max()
-        texts.append(f" error {error:.1e}")
-    print(f"{name:12s}", "  ".join(texts), flush=True)
+    text, ratios = compared(timed, reference(files["onnx"], [value]))
+    print(f"{name:12s}", text, flush=True)
     if options.dispatches:
         print_dispatches(files["vmvx"], value, options)
-    times = {runtime: what.seconds for runtime, what in timed.items()}
-    if peers := [seconds for runtime, seconds in times.items() if runtime in RUNTIMES]:
-        times["best"] = min(peers)
-    return {f"against {runtime}": seconds / own.seconds for runtime, seconds in times.items()}
+    return ratios
 
 
 def print_dispatches(module: Path, value: np.ndarray[Any, Any], options: argparse.Namespace) -> None:
@@ -232,7 +226,7 @@ def arguments_of(description: str, **numbers: int) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="")
     parser.add_argument("--folder", type=Path, default=Path("trained-models"))
-    parser.add_argument("--runtimes", default="onnxruntime,OpenVINO,MNN,llvm-cpu")
+    parser.add_argument("--runtimes", default="onnxruntime,OpenVINO,MNN,MNN-Winograd,llvm-cpu")
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()

@@ -6,9 +6,9 @@ and MNN on the ONNX files, as far as they are installed.
 The models are those of `unseen_models.py`, with random weights, some also quantised by onnxruntime. Each is
 written and compiled by `jitree compile` once and kept in the folder. All calls are made in turn, for numpy
 arrays in and out; on one thread a figure is the least processor time of a call, so that it holds on a
-busy machine, and on several the least time. `error` is the largest difference from onnxruntime's result over
-the largest value of that, `first` what load and first call take with an empty cache. Needs the extra
-`compile`, onnxruntime and onnx.
+busy machine, and on several the least time. Beside each is the error against 64 bits, with `!` where a peer
+is less exact and does not count for `best` (`exact.py`); `first` is what load and first call take with an
+empty cache. Needs the extra `compile`, onnxruntime and onnx.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from apart import Timed
 from comparison import summary
+from exact import compared, reference
 from peers import installed
 from trained import device, program_name
 from unseen_models import MODELS, QUANTISED
@@ -113,24 +115,20 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, float]:
     values = list(arguments_of(model).values())
     start = time.perf_counter()
     calls = {"jitree": of_jitree(module, values, options.threads)}
-    own = calls["jitree"]()
-    first, expected = time.perf_counter() - start, None
+    results = {"jitree": calls["jitree"]()}
+    first = time.perf_counter() - start
     for runtime, make in installed().items():
-        if runtime == "MNN" and name.endswith(_EIGHT_BITS):
+        if runtime.startswith("MNN") and name.endswith(_EIGHT_BITS):
             continue  # its converter ends the process
-        call = make(model, values, options.threads)
-        expected = np.asarray(call()) if runtime == "onnxruntime" else expected
-        calls[runtime] = call
+        calls[runtime] = make(model, values, options.threads)
+        results[runtime] = np.asarray(calls[runtime]())
     times = least_seconds(
         calls, options.seconds, time.process_time if options.threads == 1 else time.perf_counter
     )
-    texts = [f"{runtime} {seconds * 1e3:8.3f} ms" for runtime, seconds in times.items()]
-    if expected is not None:
-        texts.append(f"error {np.abs(own - expected).max() / np.abs(expected).max():.0e}")
-    print(f"{name:18s}", "  ".join(texts), f" first {first:.1f} s", flush=True)
-    seconds = times.pop("jitree")
-    ratios = {f"against {runtime}": taken / seconds for runtime, taken in times.items()}
-    return ratios | ({"against best": min(times.values()) / seconds} if times else {})
+    timed = {runtime: Timed(results[runtime], seconds) for runtime, seconds in times.items()}
+    text, ratios = compared(timed, reference(model, values))
+    print(f"{name:18s}", text, f" first {first:.1f} s", flush=True)
+    return ratios
 
 
 def main() -> int:
