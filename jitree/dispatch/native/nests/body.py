@@ -11,10 +11,17 @@ from itertools import repeat
 
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests import near
-from jitree.dispatch.native.nests.clamps import Clamp, clamp_of, fits, write_cast
+from jitree.dispatch.native.nests.clamps import (
+    Clamp,
+    clamp_of,
+    fits,
+    is_extended,
+    write_cast,
+)
 from jitree.dispatch.native.nests.memory import Memory, NestOperand, NestRegion, Offsets, Places
 from jitree.dispatch.native.nests.operations import LIBRARY, condition, emit, fenced
 from jitree.dispatch.native.nests.plan import PlannedNest
+from jitree.dispatch.native.nests.quantising import quantised_of
 from jitree.dispatch.native.nests.reading import emit_part
 from jitree.dispatch.native.nests.structure import (
     ELEMENT_LLVM,
@@ -103,6 +110,11 @@ class Body:
                 known = self._choice(region, value, offsets)
             elif (clamp := clamp_of(value)) is not None:
                 known = self._clamped(clamp, self.value(region, clamp.number, offsets))
+            elif (quantised := quantised_of(value)) is not None:
+                number = self.value(region, quantised.number, offsets)
+                known = NestOperand(quantised.write(self._writer, number.lanes, number.text), number.lanes)
+            elif is_extended(value):
+                known = self.value(region, value.operands[0], offsets)
             else:
                 known = self._operation(value, [self.value(region, o, offsets) for o in value.operands])
             region.known[key] = known

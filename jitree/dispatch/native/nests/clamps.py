@@ -8,18 +8,20 @@ makes none, or be compared with zero, as which it counts.
 
 A cast to an integer rounds, and looks whether the result has 63 bits. What is whole already and clamped to
 less than 31 bits needs neither: a vector of 32 bits is cast at once. Quantised models do so for each element.
+An extension of what fits its bits already is nothing. Integers that are cast and scaled are never NaN or -0:
+one selection is a clamp of them, as that of ``relu``.
 """
 
 from __future__ import annotations
 
-from math import inf, isnan
+from math import copysign, inf, isnan
 from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
 from jitree.dispatch.native.nests.reading import constant_f32
 from jitree.dispatch.native.nests.writer import Writer
-from jitree.dispatch.native.ssa import Value
+from jitree.dispatch.native.ssa import Value, constant
 
 _LIMIT: Final = float(1 << 30)
 """What clamped numbers do not reach, nor whole constants: far from where 32 bits end."""
@@ -35,6 +37,11 @@ _COMPUTED: Final = (
 """Results are zeros where they would be denormal numbers."""
 _LEAST: Final = 2.0**-126
 """The least normal number."""
+_EXTENDED: Final = {"ext.i8.i32.s": 1 << 7, "ext.i16.i32.s": 1 << 15}
+"""By extension, what is less as it is after it."""
+_INTEGERS: Final = ("cast.si32.f32", "cast.ui32.f32")
+_FACTORS: Final = (2.0**-60, 2.0**60)
+"""The least and the greatest number by which products of integers neither vanish nor end."""
 _DEEPEST: Final = 16
 """Clamps around each other that are looked through."""
 _MOST: Final = 64
@@ -59,7 +66,11 @@ class Clamp(NamedTuple):
 def clamp_of(value: Value, depth: int = _DEEPEST) -> Clamp | None:
     """The clamp that a selection is; None if it is another one, or the constant is NaN, or if denormal
     numbers may come of it."""
-    if value.operation != "select.f32" or value.operands[0].operation != "cmp.nan.f32":
+    if value.operation != "select.f32" or depth <= 0:
+        return None
+    if value.operands[0].operation == "cmp.lt.f32.u":
+        return _plain_clamp(value, depth)
+    if value.operands[0].operation != "cmp.nan.f32":
         return None
     is_nan, bound, other = value.operands
     (number,) = is_nan.operands
@@ -74,6 +85,32 @@ def clamp_of(value: Value, depth: int = _DEEPEST) -> Clamp | None:
     if compared.operands == [bound, number]:
         return Clamp(number, bound, True)
     return Clamp(number, bound, False) if compared.operands == [number, bound] else None
+
+
+def _plain_clamp(value: Value, depth: int) -> Clamp | None:
+    """The clamp that one selection is: of a plain number, by a plain constant."""
+    compared, chosen, other = value.operands
+    if compared.operands not in ([chosen, other], [other, chosen]):
+        return None
+    is_lower = compared.operands == [other, chosen]  # the greater one is chosen
+    for number, bound in ((chosen, other), (other, chosen)):
+        if constant_f32(bound) is not None and _is_plain(bound, depth) and _is_plain(number, depth):
+            return Clamp(number, bound, is_lower)
+    return None
+
+
+def _is_plain(value: Value, depth: int) -> bool:
+    """Whether a value is neither NaN nor -0 nor denormal."""
+    known = constant_f32(value)
+    if known is not None:
+        return known >= _LEAST or known <= -_LEAST or (known == 0 and copysign(1, known) > 0)
+    if value.operation == "mul.f32":
+        factors = [constant_f32(operand) or 0.0 for operand in value.operands]
+        is_scaled = any(_FACTORS[0] <= factor <= _FACTORS[1] for factor in factors)
+        return is_scaled and any(operand.operation in _INTEGERS for operand in value.operands)
+    if value.operation == "select.f32" and value.operands[0].operation == "cmp.lt.f32.u":
+        return clamp_of(value, depth - 1) is not None
+    return value.operation in _INTEGERS
 
 
 def _is_normal(value: Value, depth: int) -> bool:
@@ -101,6 +138,31 @@ def bounds(value: Value, depth: int = _DEEPEST) -> tuple[float, float]:
         return -inf, inf
     least, greatest = bounds(clamp.number, depth - 1)
     return (constant, max(greatest, constant)) if clamp.is_lower else (min(least, constant), constant)
+
+
+def integer_bounds(value: Value, depth: int = _DEEPEST) -> tuple[float, float]:
+    """As `bounds`, of an i32."""
+    limit = _EXTENDED.get(value.operation)
+    if depth == 0 or fits(value):
+        return bounds(value.operands[0]) if depth else (-inf, inf)
+    if limit is not None:
+        least, greatest = integer_bounds(value.operands[0], depth - 1)
+        return (least, greatest) if -limit <= least <= greatest < limit else (-limit, limit - 1)
+    other = constant(value.operands[1]) if value.operation in ("add.i32", "sub.i32") else None
+    if other is None:
+        return -inf, inf
+    distance = int(other) if value.operation == "add.i32" else -int(other)
+    least, greatest = (end + distance for end in integer_bounds(value.operands[0], depth - 1))
+    return (least, greatest) if -_LIMIT <= least <= greatest <= _LIMIT else (-inf, inf)
+
+
+def is_extended(value: Value) -> bool:
+    """Whether a value is an extension of what fits its bits already."""
+    limit = _EXTENDED.get(value.operation)
+    if limit is None:
+        return False
+    least, greatest = integer_bounds(value.operands[0])
+    return -limit <= least <= greatest < limit
 
 
 def is_whole(value: Value) -> bool:

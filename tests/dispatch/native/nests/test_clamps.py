@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jitree.dispatch.native.nests import clamps
-from jitree.dispatch.native.nests.clamps import bounds, clamp_of, fits
+from jitree.dispatch.native.nests.clamps import bounds, clamp_of, fits, integer_bounds, is_extended
 from jitree.dispatch.native.nests.reading import constant_f32
 from jitree.dispatch.native.ssa import SsaFunction, Value
 from tests.dispatch.native.nests.checking import check, some_memory
@@ -94,6 +94,60 @@ def test_denormal_numbers_stay_or_are_zeros_as_in_selections(steps: tuple[str, .
     given = dict.fromkeys(function.arguments, 0) | dict(zip(refs, memory, strict=True))
     assert Compiled(only_nest(function)).run(given, is_kernel=True) == COUNT
     np.testing.assert_array_equal(memory[0].view(np.uint32)[:COUNT], expected.view(np.uint32))
+
+
+SELECTIONS = {
+    "relu": lambda text, value, zero: text.op(
+        "select.f32", text.op("cmp.lt.f32.u", zero, value), value, zero
+    ),
+    "turned": lambda text, value, zero: text.op(
+        "select.f32", text.op("cmp.lt.f32.u", value, zero), zero, value
+    ),
+    "least": lambda text, value, zero: text.op(
+        "select.f32", text.op("cmp.lt.f32.u", value, zero), value, zero
+    ),
+}
+
+
+@pytest.mark.parametrize("bound", [0.0, 6.0, -0.0, 1e-40])
+@pytest.mark.parametrize("scale", [0.5, -0.5, 1e-30])
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_one_selection_is_a_clamp_of_scaled_integers(name: str, scale: float, bound: float) -> None:
+    """Where neither is -0, denormal or NaN."""
+
+    def write(text: Text, at: list[str]) -> None:
+        number = text.op("cast.si32.f32", text.load("i32", 1, at[0]))
+        value = text.op("mul.f32", number, text.constant(scale, "f32"))
+        value = SELECTIONS[name](text, value, text.constant(bound, "f32"))
+        upper = text.constant(9.0, "f32")
+        text.store(
+            "f32", 0, at[0], text.op("select.f32", text.op("cmp.lt.f32.u", upper, value), upper, value)
+        )
+
+    function = program([Level(COUNT)], write)
+    assert (clamp_of(stored(function)) is not None) == (scale == 0.5 and str(bound) in ("0.0", "6.0"))
+    memory = some_memory(function)
+    memory[1].view(np.int32)[:COUNT] = np.resize(np.arange(-9, 30), COUNT)
+    check(function, memory=memory)
+
+
+def test_extensions_of_what_fits_are_nothing() -> None:
+    """Of a clamped number, and of that less a zero point in 16 bits; not of one in eight bits."""
+
+    def write(text: Text, at: list[str]) -> None:
+        value = text.op("round.f32.even", text.load("f32", 1, at[0]))
+        for step in QUANTISED:
+            value = clamped(text, value, step)
+        narrow = text.op("ext.i8.i32.s", text.op("cast.f32.si32", value))
+        less = text.op("sub.i32", narrow, text.constant(3, "i32"))
+        both = text.op("add.i32", text.op("ext.i16.i32.s", less), text.op("ext.i8.i32.s", less))
+        text.store("i32", 0, at[0], both)
+
+    function = program([Level(COUNT)], write)
+    wide, short = stored(function).operands
+    assert is_extended(wide) and not is_extended(short)
+    assert integer_bounds(wide) == (-131, 124) and integer_bounds(short) == (-128, 127)
+    run(function)
 
 
 def test_casts_that_fit() -> None:
