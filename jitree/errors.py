@@ -80,6 +80,12 @@ class StatusCode(Enumeration):
     """A shared library has another version of the interface."""
 
 
+def _readable(text: str) -> str:
+    """Leaves out the middle of what nobody reads: a file may have names of megabytes."""
+    rest = len(text) - (1 << 14)
+    return text if rest <= 0 else f"{text[: 1 << 13]}… ({rest} characters) …{text[-(1 << 13) :]}"
+
+
 def printable(text: str) -> str:
     """A text that may have parts of a program's, as it is shown: what a terminal would take for a command
     shows as its number, and a byte of a file's name that is no UTF-8 as ``\\xNN``."""
@@ -170,7 +176,7 @@ class StatusError(RuntimeError):
         return self
 
     def __str__(self) -> str:
-        text = "; ".join([self.code.name, self.message, *self.contexts])
+        text = "; ".join([self.code.name, *map(_readable, (self.message, *self.contexts))])
         return printable(text.replace("; \n", ";\n"))
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -27,6 +27,8 @@ CHUNK_LENGTH: Final = 1 << 20
 """Bytes of a repeated pattern that are made at one time; a multiple of every pattern length."""
 
 _PREFIXES: Final = ("TENSORv0", "PYTORCH")
+_LONGEST_NAME: Final = 64
+"""Characters of an element type's name. numpy reads names as Python, in 500 times their bytes of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,8 @@ def element_called(name: str) -> ElementType | str:
     """The element type of a numpy name or of IREE's own; the name itself when there is none."""
     if name in BY_NAME:
         return BY_NAME[name]
+    if len(name) > _LONGEST_NAME:
+        return name
     try:
         return element_type_of(np.dtype(name)) or name
     except (TypeError, ValueError, SyntaxError) as error:  # numpy evaluates parts of it as Python literals
@@ -170,9 +174,9 @@ def element_called(name: str) -> ElementType | str:
 def check_overlaps(entries: Iterable[ParameterEntry]) -> None:
     """INVALID_ARGUMENT when two parameters of a format that forbids it share bytes."""
     ranges = sorted(
-        (entry.file_offset, entry.file_offset + entry.length, entry.key)
+        (offset, offset + entry.length, entry.key)
         for entry in entries
-        if entry.file_offset is not None and entry.length
+        if entry.length and (offset := entry.file_offset) is not None
     )
     for (_, end, first), (begin, _, second) in pairwise(ranges):
         if begin < end:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
+from jitree.errors import AlreadyExistsError, InvalidArgumentError, OutOfRangeError, UnimplementedError
 from jitree.params.entry import ParameterEntry, ParameterFile, TensorType, check_overlaps
 from jitree.types import BY_NAME
 
@@ -111,7 +112,7 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
         raise UnimplementedError(f"gguf version {version} is not known; known are 2 and 3")
     tensor_count = cursor.u64("the header")
     alignment = _read_values(cursor, cursor.u64("the header"))
-    tensors = [_read_tensor(cursor, number) for number in range(tensor_count)]
+    tensors = list(_read_tensors(cursor, tensor_count))
     start = cursor.position + -cursor.position % alignment
     entries = [_entry(file, start, alignment, tensor) for tensor in tensors]
     check_overlaps(entries)
@@ -123,6 +124,8 @@ def _read_values(cursor: _Cursor, count: int) -> int:
     alignment = _DEFAULT_ALIGNMENT
     for number in range(count):
         key = cursor.text(f"key {number}")
+        if not key:  # as is each key of what is sparse
+            raise InvalidArgumentError(f"key {number} is empty")
         kind = cursor.u32(f"value of '{key}'")
         if key != _ALIGNMENT_KEY:
             _skip_value(cursor, key, kind)
@@ -152,6 +155,17 @@ def _skip_value(cursor: _Cursor, key: str, kind: int) -> None:
             raise InvalidArgumentError(f"{what} is an array of type {element}, which arrays cannot have")
     else:
         raise InvalidArgumentError(f"{what} has type {kind}, which is not known")
+
+
+def _read_tensors(cursor: _Cursor, count: int) -> Iterator[_Tensor]:
+    """ALREADY_EXISTS for a name that occurs twice, as soon as it does: a sparse file has any number."""
+    names: set[str] = set()
+    for number in range(count):
+        tensor = _read_tensor(cursor, number)
+        if tensor.name in names:
+            raise AlreadyExistsError(f"parameter '{tensor.name}' is twice in the file")
+        names.add(tensor.name)
+        yield tensor
 
 
 def _read_tensor(cursor: _Cursor, number: int) -> _Tensor:

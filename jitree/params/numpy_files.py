@@ -37,6 +37,8 @@ _COMPRESSIONS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Those that numpy writes. Others make gigabytes of a few bytes before a header is there."""
 
 
+_LONGEST_LIST: Final = 1 << 28
+"""Bytes of a zip file's list of members, which are some millions of them. A sparse file has any number."""
 DAMAGE: Final = (
     zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, OverflowError, OSError, LZMAError,
     TokenError, SyntaxError, TypeError,
@@ -140,7 +142,9 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
     if file.suffix == _SUFFIX:
         return [_stored(file, Path(file.name).stem, 0, len(file.view))]
     try:
-        archive = zipfile.ZipFile(_ViewReader(file.view))
+        reader = _ViewReader(file.view, _LONGEST_LIST)
+        archive = zipfile.ZipFile(reader)
+        reader.longest = len(file.view)
         members = archive.infolist()
         _check_apart(members)
         return [_member(file, archive, member) for member in members]
@@ -250,9 +254,11 @@ def _read_header(start: bytes) -> _Header:
 class _ViewReader(io.RawIOBase):
     """A file over bytes that are mapped: zip files are read through the same pages."""
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, longest: int) -> None:
         self._view = view
         self._position = 0
+        self.longest = longest
+        """Bytes that may be read at once; BadZipFile for more."""
 
     def readable(self) -> bool:
         return True
@@ -267,9 +273,10 @@ class _ViewReader(io.RawIOBase):
         self._position = base + offset
         return self._position
 
-    def readinto(self, buffer: Any) -> int:
-        target = memoryview(buffer).cast("B")
-        taken = self._view[self._position : self._position + len(target)]
-        target[: len(taken)] = taken
+    def read(self, size: int = -1) -> bytes:
+        end = len(self._view) if size < 0 else self._position + size
+        taken = self._view[self._position : end]
+        if len(taken) > self.longest:
+            raise zipfile.BadZipFile(f"its list of members claims {len(taken)} bytes; at most {self.longest}")
         self._position += len(taken)
-        return len(taken)
+        return bytes(taken)

@@ -124,7 +124,8 @@ def read_archive(
             f"parameter archive '{file.name}': extension '{file.suffix}' is not known; there are "
             f"{', '.join(FORMATS)}"
         )
-    with errors.error_context(f"reading parameter archive '{file.name}'"):
+    reading = f"reading parameter archive '{file.name}'"
+    with errors.error_context(reading), errors.memory_errors("reading its tables"):
         entries: list[ParameterEntry] = importlib.import_module(module).read(file)
     return entries
 

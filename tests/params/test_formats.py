@@ -9,6 +9,7 @@ import struct
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -112,22 +113,25 @@ def test_gguf(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "head",
+    ("head", "refusal"),
     [
-        struct.pack("<QQ", 1 << 36, 0),
-        struct.pack("<QQ", 0, 1 << 36),
-        struct.pack("<QQ", 0, 1) + gguf_string("k") + struct.pack("<IIQ", 9, 8, 1 << 36),
+        (struct.pack("<QQ", 1 << 36, 0), "parameter '' is twice"),
+        (struct.pack("<QQ", 0, 1 << 36), "key 0 is empty"),
+        (
+            struct.pack("<QQ", 0, 1) + gguf_string("k") + struct.pack("<IIQ", 9, 8, 1 << 36),
+            "more than 1000 keys, names and strings",
+        ),
     ],
     ids=["tensors", "keys", "strings"],
 )
-def test_gguf_of_zeros(head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gguf_of_zeros(head: bytes, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sparse file of 4 kB on the disk: each zero was read, for hours, or kept."""
     monkeypatch.setattr("jitree.params.gguf._MOST_TEXTS", 1000)
     path = tmp_path / "a.gguf"
     with path.open("wb") as file:
         file.write(b"GGUF" + struct.pack("<I", 3) + head)
         file.truncate(1 << 20)
-    with pytest.raises(InvalidArgumentError, match="more than 1000 keys, names and strings"):
+    with pytest.raises(StatusError, match=refusal):
         load(path)
 
 
@@ -295,6 +299,40 @@ def test_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(zipfile.ZipFile, "read", read)
     with pytest.raises(ResourceExhaustedError, match="reading the elements of a parameter"):
         entry.contents()
+
+
+@pytest.mark.parametrize("length", [(1 << 32) - 2, 1 << 36])
+def test_npz_whose_list_is_sparse(length: int, tmp_path: Path) -> None:
+    """A file of 4 kB on the disk: all of a list of 64 GB was read, and a MemoryError."""
+    path, is_large = tmp_path / "a.npz", length >> 32
+    with path.open("wb") as file:
+        file.truncate(length)
+        file.seek(length)
+        if is_large:
+            file.write(b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, 1, 1, length, 0))
+            file.write(b"PK\6\7" + struct.pack("<IQI", 0, length, 1))
+        claimed = 0xFFFFFFFF if is_large else length
+        file.write(b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 1, 1, claimed, 0, 0))
+    with pytest.raises(InvalidArgumentError, match=f"its list of members claims {length} bytes"):
+        load(path)
+
+
+def test_tables_without_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitree.params.safetensors.json", Mock(loads=Mock(side_effect=MemoryError)))
+    (tmp_path / "a.safetensors").write_bytes(safetensors({}, b""))
+    with pytest.raises(
+        ResourceExhaustedError, match=r"its tables: there is not enough memory.*a\.safetensors"
+    ):
+        load(tmp_path / "a.safetensors")
+
+
+def test_names_of_megabytes(tmp_path: Path) -> None:
+    """An error had all of the name, and a terminal got it."""
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(safetensors({"first" + "k" * (1 << 20): TENSOR}, b""))
+    with pytest.raises(StatusError, match=r"'firstkkk.*… \(\d+ characters\) ….*cut short") as failure:
+        load(path)
+    assert len(str(failure.value)) < 1 << 15
 
 
 def test_npz_with_something_else(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -197,6 +198,16 @@ def test_metadata_that_numpy_or_python_cannot_read(tmp_path: Path, text: str, el
     write(tmp_path / "a.irpa", plan([splat_entry("s", b"\1", 4, described)]))
     entry = load(tmp_path / "a.irpa")["s"]
     assert content(entry) == 4 * b"\1" and (entry.tensor is None) is ("e999" in text)
+
+
+def test_a_type_whose_name_is_a_megabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numpy reads it as Python: it took 477 MB."""
+    monkeypatch.setattr("jitree.params.entry.np.dtype", Mock(side_effect=AssertionError))
+    element = "(" + "2," * 500_000 + ")f4"
+    described = f'TENSORv0:{{"shape": [1], "type": "Tensor", "dtype": "{element}"}}'.encode()
+    write(tmp_path / "a.irpa", plan([splat_entry("s", b"\1", 4, described)]))
+    tensor = load(tmp_path / "a.irpa")["s"].tensor
+    assert tensor is not None and tensor.element == element
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:

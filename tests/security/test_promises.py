@@ -237,6 +237,10 @@ TESTS = {
         "cuda/test_exchange_functions.py::test_a_tensor_of_sizes_that_no_array_has_is_given_back",
     ],
     "A gguf file that is sparse": ["params/test_formats.py::test_gguf_of_zeros"],
+    "(npz) that is sparse": [
+        "params/test_formats.py::test_npz_whose_list_is_sparse",
+        "params/test_irpa.py::test_a_type_whose_name_is_a_megabyte",
+    ],
     "states an integer of billions of bits": ["api/test_declaration.py::test_widths_that_no_register_has"],
     "A module of 5 MB for a separate process": ["loaders/test_bad_elf.py::test_failed_precondition"],
     "To tap, profile or replace dispatches": [
