@@ -14,7 +14,8 @@ twenty times as long.
 DepthToSpace whose blocks are the faster channels (mode CRD) is computed by the importer as if they were the
 slower ones. So the channels are gathered in that order.
 
-Transposed convolutions are written in phases (`onnx_phases.py`).
+Transposed convolutions are written in phases (`onnx_phases.py`), recurrent operators in steps
+(`onnx_recurrent.py`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from jitree.compiling.onnx_inputs import (
     type_name,
 )
 from jitree.compiling.onnx_phases import part_phases
+from jitree.compiling.onnx_recurrent import RECURRENT, write_steps
 from jitree.compiling.programs import INSTALL, CompilerWork
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError, pass_interruption
 
@@ -78,6 +80,8 @@ def replace_forms(model: Any) -> None:
             _order_channels(graph, index, shapes.get(node.input[0]))
         elif node.op_type == "ConvTranspose":
             part_phases(graph, index, shapes.get(node.input[0]), weights)
+        elif node.op_type in RECURRENT:
+            write_steps(graph, index, shapes, weights)
 
 
 def _order_channels(graph: Any, index: int, shape: Shape | None) -> None:

@@ -12,6 +12,7 @@ import jitree
 from jitree.compiling import checking
 from jitree.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from tests.api.onnx_files import chain
+from tests.compiling import test_onnx_recurrent
 from tests.tools.command import jitree as command
 
 REASON = "{} is not installed: pip install 'jitree[compile]' onnxruntime"
@@ -57,6 +58,18 @@ def test_one_file_has_both_kinds_for_a_processor(model: Path) -> None:
         with jitree.Session("local-sync", prefer=prefer) as session:
             results.append(np.asarray(session.load(data).main(X)).copy())
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["LSTM with everything", "GRU of both directions in rounds"])
+def test_recurrent_operators_give_what_onnxruntime_gives(name: str, tmp_path: Path) -> None:
+    """The importer refuses the one, and computes the other without its peepholes."""
+    operator, steps, given, settings = test_onnx_recurrent.CASES[name]
+    arrays = test_onnx_recurrent.arrays_of(operator, 2, given)
+    model, output = tmp_path / "steps.onnx", tmp_path / "steps.vmfb"
+    onnx.save(test_onnx_recurrent.model_of(operator, arrays, steps, given, **settings), model)
+    outcome = command("compile", model, "-o", output)
+    assert outcome.code == 0, outcome.stderr
+    assert "largest error against onnxruntime " in outcome.stdout
 
 
 def test_models_in_memory_are_taken(model: Path) -> None:
