@@ -33,6 +33,7 @@ from jitree.params import entry
 from jitree.regs import buffer
 from jitree.tools import values
 from jitree.vmfb import archive
+from tests.sizes import nodes
 from tests.tools.command import ECHO
 
 
@@ -184,7 +185,7 @@ def _name(node: ast.AST) -> str:
 
 def _swallows(path: Path) -> bool:
     """Whether any ``except``, or ``suppress``, of a wide class takes all for a failure of its work."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ExceptHandler) and node.type is not None:
             names = (name for name in ast.walk(node.type) if isinstance(name, ast.Name))
             kinds, body = {name.id for name in names}, "\n".join(map(ast.unparse, node.body))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from jitree.hal.heap import HeapAllocator
 from jitree.hal.semaphore import Semaphore
 from tests.base.interruption import interruptions
 from tests.hal.helpers import wait_until
+from tests.sizes import nodes
 
 TIMEOUT = 30.0
 PACKAGE = Path(jitree.__file__).parent
@@ -63,10 +64,13 @@ EVENTS = ("cuda/channel.py", "cuda/context.py", "cuda/stream.py", "cuda/transfer
 
 
 def _makes_lock(path: Path) -> bool:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and _name(node.func) in KINDS:
-            return True
-    return False
+    return any(isinstance(node, ast.Call) and _name(node.func) in KINDS for node in _nodes_of(path, KINDS))
+
+
+def _nodes_of(path: Path, names: Iterable[str]) -> Iterable[ast.AST]:
+    """All of a file that has one of these names; nothing of another, since to read it takes longer."""
+    text = path.read_text()
+    return nodes(path) if any(name in text for name in names) else ()
 
 
 def test_every_lock_is_known() -> None:
@@ -78,7 +82,7 @@ def test_every_lock_is_known() -> None:
 def _takes_lock(path: Path) -> bool:
     return any(
         isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "acquire"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in _nodes_of(path, ["acquire"])
     )
 
 
@@ -98,7 +102,7 @@ BLOCKS = {
 def _blocks_of_locks(path: Path) -> Iterator[str]:
     """Names of locks in C that a file makes and takes by ``with``."""
     made, taken = set[str](), set[str]()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes_of(path, KINDS):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             if _name(node.value.func) in {*KINDS} - {"ReentrantLock"}:
                 made.update(map(_name, node.targets))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -101,8 +101,13 @@ def own_machine(target: Target) -> Any:
     )
 
 
+@lru_cache(16)
 def engine(texts: Sequence[str]) -> Any:
-    """What runs the function ``run`` of some texts, which are compiled as those of kernels are."""
+    """What runs the function ``run`` of some texts, which are compiled as those of kernels are.
+
+    Of the nests of all tests a quarter has the text of one of the last: of another processor, which differs
+    in nothing that it takes, or of other bounds, which only the call knows.
+    """
     target = host_target()
     layout = str(target_machine(target).target_data)  # which sets up all targets
     unit = Unit(texts, ("run",), STRAIGHT)
@@ -115,6 +120,7 @@ def engine(texts: Sequence[str]) -> Any:
         with patch.object(compile, "CHECKED", False):  # nothing here is what its accesses are looked up in
             compiled = compile.compile_unit(unit, target)
     made.add_object_file(llvm.ObjectFileRef.from_data(compiled))
+    made.finalize_object()
     return made
 
 
@@ -160,8 +166,7 @@ deopt:
   ret i32 0
 }}"""
         calls_shared = any(name in self.text for name in SHARED_ENTRIES)
-        self._engine = engine([self.text, *([_shared()] if calls_shared else [])])
-        self._engine.finalize_object()
+        self._engine = engine((self.text, *([_shared()] if calls_shared else ())))
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
         self._function = kind(self._engine.get_function_address("run"))
 

@@ -19,6 +19,15 @@ _ENOUGH = 200
 """Loops whose results are kept: those of a test that runs for each of some processors."""
 
 
+_WRITTEN_OUT = {
+    "add.i32": "{} + {}", "fma.i32": "{} * {} + {}",
+    "add.i64": "{} + {}", "mul.i64": "{} * {}", "fma.i64": "{} * {} + {}",
+}  # fmt: skip
+"""Of instructions that loops consist of mostly, what their functions compute and then wrap: to call these
+takes most of the time."""
+_RANGES = {"i32": f"{-(1 << 31)} <= {{}} < {1 << 31}", "i64": f"{-(1 << 63)} <= {{}} < {1 << 63}"}
+
+
 class TooLong(Exception):
     """More iterations than a test can wait for."""
 
@@ -161,7 +170,16 @@ class _Writer:
             view, index, check = self._place(mnemonic, mask is not None, buffer, at)
             value = self._name(stored)
             return [*check, f"{view}[{index}] = " + (value if mask is None else f"int({value}) & {mask}")]
-        return [f"{self._name(value)} = {self._computed(value)}" for value in instruction.results]
+        return [line for value in instruction.results for line in self._computation(value)]
+
+    def _computation(self, value: Value) -> list[str]:
+        """Its function computes what wraps, and all that is not written out."""
+        name, computed = self._name(value), f"{self._name(value)} = {self._computed(value)}"
+        kinds = {value.operation.rpartition(".")[2], value.type, *(each.type for each in value.operands)}
+        if value.operation not in _WRITTEN_OUT or len(kinds) > 1:
+            return [computed]
+        exact = _WRITTEN_OUT[value.operation].format(*map(self._name, value.operands))
+        return [f"{name} = {exact}", f"if not {_RANGES[value.type].format(name)}: {computed}"]
 
     def _place(
         self, mnemonic: str, is_unsigned: bool, buffer: Value, index: Value
