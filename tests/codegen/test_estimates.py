@@ -40,7 +40,7 @@ def _takes(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_processes_share_all_but_the_start(processors: int, seconds: float) -> None:
     assert estimates.estimated(STATED, processors) == pytest.approx(seconds + START_SECONDS)
     assert estimates.estimated([STATED[0]._replace(seconds=0.1)], processors) == 0.1
-    assert estimates.shares(STATED, processors) == pytest.approx([seconds / 4] * 4)
+    assert estimates.shares(STATED, processors, 1.0) == pytest.approx([seconds / 4] * 4)
 
 
 def test_the_last_builds_correct_what_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,6 +307,24 @@ def test_an_estimate_is_of_all_processors(folder: Path, monkeypatch: pytest.Monk
     assert images.estimate == pytest.approx(START_SECONDS + 4 * (1 - START_SECONDS) / 2)
 
 
+def test_an_estimate_follows_from_what_the_builder_has_taken_so_far(
+    folder: Path, two_processors: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is three times as slow says so before it has built for the first time."""
+    images = batch_of("a", "b", "c", "d")
+    monkeypatch.setattr(image.Provider, "builder", SimpleNamespace(work=WorkList.create(4)))
+    (work,) = images._work()
+    share, before = (1 - START_SECONDS) / 2, images.progress
+    assert (images.shares, images.start_seconds) == ([pytest.approx(share)] * 4, START_SECONDS)
+    work.note(3 * START_SECONDS, START_SECONDS)
+    assert (images.shares, images.start_seconds) == ([pytest.approx(3 * share)] * 4, 0.0)
+    work.note(2.0, 1.0)
+    whole = work.pace * (START_SECONDS + 8 * share)
+    assert images.estimate == pytest.approx(START_SECONDS + (whole - START_SECONDS) / 2)
+    assert images.progress != before
+    work.close()
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_builder_that_has_ended_is_forgotten_by_the_system(status: int, tmp_path: Path) -> None:
     """Also one whose images are there, so that nobody asks for it any more."""

@@ -182,6 +182,20 @@ def test_a_builder_that_hangs(tmp_path: Path) -> None:
     assert not images(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("happening", "waiting"),
+    [
+        ("os.kill(process, signal.SIGSTOP)", "call()"),
+        ("pass", "while not ready(): call()\n    os.killpg(processes[0], signal.SIGSTOP)"),
+    ],
+    ids=["at once", "in the middle"],
+)
+def test_a_call_does_not_wait_for_a_builder_that_hangs(tmp_path: Path, happening: str, waiting: str) -> None:
+    """Where to wait seems sooner, and long before it is given up."""
+    sooner = "batch.ImageBatch.estimate, batch.ImageBatch.shares = 0.0, [0.0] * 7"
+    assert warned(tmp_path, happening, sooner, waiting) == []
+
+
 def test_the_builder_of_another_process_hangs(tmp_path: Path) -> None:
     """It has the lock, so that this process starts none. Machine code is there when that one goes on."""
     hang = (

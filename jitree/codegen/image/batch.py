@@ -54,24 +54,40 @@ class ImageBatch:
         for item in providers:
             item.batch = ref(self)
 
-    @cached_property
+    @property
     def estimate(self) -> float:
         """Seconds until all are built, if this machine does nothing else."""
         from jitree.codegen.image.estimates import estimated
 
-        return estimated([item.recipe for item in self.providers], processors())
+        return estimated([item.recipe for item in self.providers], processors(), self._pace)
+
+    @property
+    def _pace(self) -> float:
+        """How many times the stated seconds its builder takes: as it has so far, else as the last ones."""
+        return next((pace for work in self._work() if (pace := work.pace)), self._last_pace)
+
+    @cached_property
+    def _last_pace(self) -> float:
+        from jitree.codegen.image.estimates import last_pace
+
+        return last_pace(self.providers[0].recipe.name)
 
     @property
     def stated(self) -> float:
         """Estimates processor seconds of a batch, as its recipes state."""
         return sum(item.recipe.seconds - START_SECONDS for item in self.providers)
 
-    @cached_property
+    @property
     def shares(self) -> list[float]:
         """Seconds that each adds to building all, if this machine does nothing else."""
         from jitree.codegen.image.estimates import shares
 
-        return shares([item.recipe for item in self.providers], processors())
+        return shares([item.recipe for item in self.providers], processors(), self._pace)
+
+    @property
+    def progress(self) -> object:
+        """Something else whenever its builder gets on, as far as this process knows."""
+        return [work.progress for work in self._work()], sum(item.settled for item in self.providers)
 
     @property
     def settled(self) -> bool:
@@ -153,6 +169,8 @@ class ImageBatch:
     def start_seconds(self) -> float:
         """Estimates the seconds until a builder has imported what it needs. One starts if there is none."""
         prepared = self._prepared
+        if any(work.pace for work in self._work()):
+            return 0.0
         if self._started is None or (prepared is not None and prepared.has_ended()):
             return START_SECONDS
         return max(START_SECONDS - (time.monotonic() - self._started), 0.0)

@@ -11,6 +11,7 @@ import functools
 import importlib
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ from jitree.base.platform import processor
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.records import NamedTuple
 from jitree.codegen.image import cache, contents, estimates, shipped
-from jitree.codegen.image.flat import KEY_SIZE, FlatImage, Recipe, from_json
+from jitree.codegen.image.flat import KEY_SIZE, START_SECONDS, FlatImage, Recipe, from_json
 from jitree.codegen.image.generated import Generated
 from jitree.codegen.image.keys import key_of
 from jitree.codegen.image.shapes import MACHINE, TextShape, alike, shapes_of
@@ -142,6 +143,7 @@ def _main() -> None:
         importlib.import_module(_module(recipe))  # before there are copies, which would do so again
     target_machine(target)
     worker = _ImageWorker(recipes, keys, target)
+    images.note(time.process_time(), START_SECONDS)
     is_wanted = images.wait(int(sys.argv[4]))
     try:
         fcntl.flock(descriptor + 1, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,7 +199,11 @@ class _ImageWorker:
         for number in work:
             like, processes = self._alike[number], available_processors()
             others = [] if self._shapes[like[0]] else work.also(like, _TOGETHER, processes)
-            if not self._build([number, *others]):
+            begun = time.process_time()
+            is_refused = not self._build([number, *others])
+            stated = sum(self._recipes[one].seconds - START_SECONDS for one in (number, *others))
+            work.note(time.process_time() - begun, stated)
+            if is_refused:
                 break
         return self._outcomes
 

@@ -38,22 +38,25 @@ _NEVER_FULL: Final = 0.98
 """What a bar shows at most while the image is not there: builds may take longer than was estimated."""
 
 
-def estimated(recipes: Sequence[Recipe], processors: int) -> float:
-    """Estimates seconds of one builder for images of one name. Nothing else uses so many processors."""
-    total = _stated(recipes) * _pace(recipes)
+def estimated(recipes: Sequence[Recipe], processors: int, pace: float | None = None) -> float:
+    """Estimates seconds of one builder for images of one name. Nothing else uses so many processors.
+
+    ``pace``: how many times the stated seconds it takes, as its images so far say; without it the last
+    builders' is taken."""
+    total = _stated(recipes) * (pace or last_pace(recipes[0].name))
     start = min(START_SECONDS, total)
     return start + (total - start) / max(1, min(len(recipes), processors))
 
 
-def shares(recipes: Sequence[Recipe], processors: int) -> list[float]:
+def shares(recipes: Sequence[Recipe], processors: int, pace: float) -> list[float]:
     """Seconds that each image adds to that."""
-    pace = _pace(recipes) / max(1, min(len(recipes), processors))
+    pace /= max(1, min(len(recipes), processors))
     return [(recipe.seconds - START_SECONDS) * pace for recipe in recipes]
 
 
-def _pace(recipes: Sequence[Recipe]) -> float:
-    """How many times the stated seconds builders take on this machine."""
-    ratios = _ratios().get(recipes[0].name)
+def last_pace(name: str) -> float:
+    """Times the stated seconds that the last builders took: median of a recipe's name."""
+    ratios = _ratios().get(name)
     return sorted(ratios)[len(ratios) // 2] if ratios else 1.0
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain, starmap
 from mmap import mmap
 from typing import Final, TypeVar
@@ -25,7 +25,7 @@ from jitree.base.platform.starting import go_after
 from jitree.errors import InternalError
 
 _WORD: Final = 4
-_TIME: Final = 8
+_NUMBERS: Final = 3 * 8
 _NOT: Final = 0
 """Of an image that a process has taken, or that is not wanted yet."""
 _PUT_OFF, _ASIDE, _NEXT, _FIRST = range(1, 5)
@@ -50,16 +50,17 @@ class WorkList:
     None is wanted before :meth:`order`."""
 
     def __init__(self, opened: OwnedDescriptor, count: int) -> None:
-        """``opened`` begins with a time and so many words. Until then the program holds what is put aside."""
+        """``opened`` begins with three numbers and so many words. The first is a time: until then the program
+        holds what is put aside. The others are seconds that were taken here, and those that were stated."""
         self._opened = opened
-        memory = memoryview(mmap(opened.number, _TIME + _WORD * count))
-        self._held, self._words = memory[:_TIME].cast("d"), memory[_TIME:].cast("I")
+        memory = memoryview(mmap(opened.number, _NUMBERS + _WORD * count))
+        self._numbers, self._words = memory[:_NUMBERS].cast("d"), memory[_NUMBERS:].cast("I")
 
     @classmethod
     def create(cls, count: int) -> WorkList:
         """In a new file in memory, to which more can be written."""
         opened = OwnedDescriptor(MEMORY_FILE, "jitree-images")
-        os.ftruncate(opened.number, _TIME + _WORD * count)  # all of it, or OSError: where files may not grow
+        os.ftruncate(opened.number, _NUMBERS + _WORD * count)  # or OSError: where files may not grow
         return cls(opened, count)
 
     @property
@@ -69,7 +70,7 @@ class WorkList:
     @property
     def size(self) -> int:
         """Bytes at the beginning of the file."""
-        return _TIME + self._words.nbytes
+        return _NUMBERS + self._words.nbytes
 
     def close(self) -> None:
         """This process takes nothing from the list; what is first it still says."""
@@ -110,8 +111,7 @@ class WorkList:
             yield number
 
     def _take(self) -> tuple[int, int] | None:
-        fcntl.lockf(self._opened.number, fcntl.LOCK_EX)  # copies of a process do not share such a lock
-        try:
+        with self._locked():
             words = self._words.tolist()
             word = max(words)
             if word == _NOT:
@@ -121,6 +121,12 @@ class WorkList:
             number = words.index(word)
             self._words[number] = _NOT
             return number, word // _KINDS
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.lockf(self._opened.number, fcntl.LOCK_EX)  # copies of a process do not share such a lock
+        try:
+            yield
         finally:
             fcntl.lockf(self._opened.number, fcntl.LOCK_UN)
 
@@ -131,8 +137,7 @@ class WorkList:
         more than ``limit``: a process each makes them.
         """
         taken = list[int]()
-        fcntl.lockf(self._opened.number, fcntl.LOCK_EX)
-        try:
+        with self._locked():
             left = sum(word != _NOT for word in self._words.tolist())
             is_held = self.is_held
             for number in numbers:
@@ -141,9 +146,24 @@ class WorkList:
                 if self._words[number] // _KINDS > (_ASIDE if is_held else _NOT):
                     self._words[number] = _NOT
                     taken.append(number)
-        finally:
-            fcntl.lockf(self._opened.number, fcntl.LOCK_UN)
         return taken
+
+    def note(self, seconds: float, stated: float) -> None:
+        """Adds processor seconds that work has taken here: beside those stated of it."""
+        with self._locked():
+            self._numbers[1] += seconds
+            self._numbers[2] += stated
+
+    @property
+    def pace(self) -> float | None:
+        """How many times what was stated it has taken so far; None if nothing is known."""
+        _, seconds, stated = self._numbers
+        return seconds / stated if stated else None
+
+    @property
+    def progress(self) -> tuple[float, int]:
+        """Something else whenever a process has taken an image or is done with one."""
+        return self._numbers[2], sum(word == _NOT for word in self._words)
 
     def want(self, number: int) -> None:
         """One is waited for."""
@@ -161,15 +181,15 @@ class WorkList:
     @property
     def is_held(self) -> bool:
         """Whether the program has the processors to itself."""
-        return time.monotonic() < self._held[0]
+        return time.monotonic() < self._numbers[0]
 
     def hold(self) -> None:
         """Keeps processes from what is put aside or off, for a moment."""
-        self._held[0] = time.monotonic() + _HOLD
+        self._numbers[0] = time.monotonic() + _HOLD
 
     def release(self) -> None:
         """Lets processes take it again."""
-        self._held[0] = 0.0
+        self._numbers[0] = 0.0
 
     def put_off(self, number: int) -> None:
         """One can come after all others."""

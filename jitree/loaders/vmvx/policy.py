@@ -65,6 +65,10 @@ OVERDUE: Final = 2.0
 of 88 kernels the second call took 17 s at a load of 11, interpreted 0.3 of a quiet processor's."""
 STILL: Final = 0.25
 """A build is thought to take at least so many times longer than it has taken: others may use the machine."""
+_PATIENCE: Final = 2.0
+"""Times what interpreting a call takes that it waits at most for a builder that does not get on."""
+_PATIENCE_OF_KERNEL: Final = 8.0
+"""The same of a kernel that runs: others may use the machine."""
 _PACE: Final = 1e-9
 """Seconds that the VM takes for an instruction of a kernel, at least: 0.35 to 1 ns were seen, less where
 threads share a dispatch, whose time then seems shorter than it is."""
@@ -308,6 +312,9 @@ class WaitingPolicy:
         """When the first of these has ended, and what had been spent by then."""
         self._at_begin: float | None = None
         """What had been spent when the build began."""
+        self._progress: object = None
+        self._progress_at = (0.0, 0.0)
+        """When the builder was seen to get on, and what had been spent by then."""
         self._rest = LeftToDo(0.0, 0.0, 1)
         """What the last look at a command list says."""
         self._next = 0.0
@@ -379,7 +386,8 @@ class WaitingPolicy:
         """``own``: seconds in which the builder has built the kernel that runs, if that is next; ``gain``:
         seconds that the call ends sooner if it builds what is worth it."""
         everything, now = self._everything, time.monotonic()
-        spent = sum(self.spent) + _NANO * running.nanoseconds
+        running_spent = _NANO * running.nanoseconds
+        spent = sum(self.spent) + running_spent
         is_first = self._is_first(now, spent)
         build, count, is_overdue = everything.estimate, processors(), False
         self.fills = self.fills or count <= rest.threads
@@ -395,12 +403,26 @@ class WaitingPolicy:
             call = self.kernel = inf
         self._threads = rest.threads
         is_late = everything.is_late()
+        whole = (rest.everything + sum(self.spent_by_call()) + running_spent) / rest.threads
+        is_silent = self._silence(now, spent / count) >= min(
+            _PATIENCE_OF_KERNEL * self.kernel, _PATIENCE * whole
+        )
         self.share = ALL if is_late else share_of(self.kernel, own, is_first)
+        if self.share == NOTHING and is_silent:
+            self.share = ALL if is_first else LATER
         if self.share == LATER and is_overdue:
             self.share = EVEN
         pays = self.share == NOTHING or call >= SOONER * build or gain >= _SAVED * call
         self.builds = pays and not is_late
         self.holds = is_first and self.fills and not (pays or is_late)
+
+    def _silence(self, now: float, spent: float) -> float:
+        """Seconds since the builder got on: without those that the program interpreted."""
+        progress = self._everything.progress
+        if self._everything.begun is None or progress != self._progress:
+            self._progress, self._progress_at = progress, (now, spent)
+        since, before = self._progress_at
+        return now - since - (spent - before)
 
     def _is_first(self, now: float, spent: float) -> bool:
         ended = interrupts.calls_ended()

@@ -79,7 +79,32 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
 
 
 def _provider(estimate: float) -> Any:
-    return SimpleNamespace(estimate=estimate, begun=None, is_late=lambda: False)
+    return SimpleNamespace(estimate=estimate, begun=None, progress=0, is_late=lambda: False)
+
+
+@pytest.mark.parametrize(("is_later", "after"), [(False, ALL), (True, LATER)])
+def test_a_call_waits_no_longer_than_twice_what_interpreting_it_takes_for_a_builder_that_does_not_get_on(
+    is_later: bool, after: float, clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three seconds, of which one is over. While it interprets, it has the builder's processors."""
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
+    provider, at_begin, rest = _provider(50.0), Running(0, 0, 0, 0, 1), LeftToDo(2.0, 4.0, 2)
+    policy, shares = WaitingPolicy(provider, 1), list[float]()
+    provider.begun = clock.now
+    policy.decide(at_begin, rest, 0.5, 0.0)
+    if is_later:
+        interrupts.end_call(None)
+    policy.spend(0, int(2e9))
+    clock.now += 1.0
+    for progress, passed in ((0, 5.9), (1, 0.2), (1, 5.9), (1, 0.2), (1, 0.0), (2, 0.0)):
+        provider.progress = progress
+        clock.now += passed
+        policy.decide(at_begin, rest, 0.5, 0.0)
+        shares.append(policy.share)
+    assert shares == [NOTHING, NOTHING, NOTHING, after, after, NOTHING]
+    provider.estimate, clock.now = 0.1, clock.now + 6.1
+    policy.decide(at_begin, rest, 0.5, 0.0)
+    assert policy.share == (EVEN if is_later else ALL), "also where nobody knows how many lists come"
 
 
 @pytest.mark.parametrize("processors", [1, 2])
@@ -228,6 +253,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[VmvxExecutable]:
     for waited_for in (image.Provider, batch.ImageBatch):
         monkeypatch.setattr(waited_for, "estimate", 0.0)
     monkeypatch.setattr(batch, "_PATIENCE_SECONDS_MORE", 1e6)
+    monkeypatch.setattr(vmvx_policy, "_PATIENCE", float("inf"))
     monkeypatch.setattr(vmvx_native, "INTERPRETED_FIRST", 0)
     for module in (grid_call, vmvx_worker):
         monkeypatch.setattr(module, "FIRST_TIME", 0)
