@@ -8,7 +8,7 @@ import pytest
 
 from jitree.codegen.image import compile as compiling
 from jitree.codegen.image.compile import Target, compile_object, host_target, optimized_module, target_of
-from jitree.codegen.image.generated import PLAIN, PROGRAM, STRAIGHT
+from jitree.codegen.image.generated import PLAIN, PROGRAM, STRAIGHT, TIDYING
 
 _TEXT = """
 define void @clear(ptr %base, i64 %count, i64 %stride) {
@@ -64,7 +64,7 @@ _X86, _ARM = target_of("x86_64", "x86-64-v2"), target_of("aarch64", "generic")
 def test_what_is_left_out_is_each_units(
     option: str, text: str, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiling, "TIDYING", {option: compiling.TIDYING[option]})
+    monkeypatch.setattr(compiling, "TIDYING", {option: TIDYING[option]})
     as_it_is = PLAIN._replace(passes=("dead_code_elimination",))
     pipelines = as_it_is, as_it_is._replace(tidies=False), as_it_is
     whole, without, again = (compile_object([text], ["clear"], target, item) for item in pipelines)
