@@ -176,7 +176,9 @@ class StatusError(RuntimeError):
         return self
 
     def __str__(self) -> str:
-        text = "; ".join([self.code.name, *map(_readable, (self.message, *self.contexts))])
+        # no `map`, which a StopIteration that interrupts ends
+        parts = [_readable(part) for part in (self.message, *self.contexts)]
+        text = "; ".join([self.code.name, *parts])
         return printable(text.replace("; \n", ";\n"))
 
     def __reduce__(self) -> tuple[object, ...]:

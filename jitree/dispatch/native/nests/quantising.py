@@ -21,7 +21,6 @@ One scale in 2,500 has such an ``M``.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import frexp
 from typing import Final
 
@@ -104,7 +103,7 @@ def quantised_of(value: Value) -> Quantised | None:
     if ends == sorted(ends) and found[0].is_lower and clamps[0][1] <= least:
         del clamps[0]  # a number that is at least so much already, and not NaN
     high = f32(1 / scale)
-    low = f32(float(1 / Fraction(scale) - Fraction(high)))
+    low = f32((1 - scale * high) / scale)  # the product has 48 bits: it and the difference are exact
     return Quantised(given, tuple(clamps), high, low, int(offset))
 
 
