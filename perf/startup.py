@@ -1,6 +1,7 @@
 """Times what happens before the first result: jitree against iree.runtime, in separate processes.
 
     python perf/startup.py [--repeat 10] [--instructions 1000 10000 100000 1000000]
+    python perf/startup.py --pythons PYTHON3.11 PYTHON3.12 ... [--repeat 10]
 
 * import: of the package, beyond `python -c 'import numpy'`.
 * first result: of a small module in a new process, beyond the same; and with an empty cache folder.
@@ -9,7 +10,8 @@
 
 Given are the least of several runs: processor time, which counts what the process does at its end as well,
 and for processes, which alternate, also the time from start to end, which tells less on a busy machine. A
-ratio is iree.runtime's time by jitree's. Needs the extra `perf`.
+ratio is iree.runtime's time by jitree's. Needs the extra `perf`. With `--pythons` the first two are measured
+for each of these interpreters, which need numpy, ml_dtypes, numba, llvmlite and iree-base-runtime.
 """
 
 from __future__ import annotations
@@ -61,10 +63,10 @@ PEERS = {
 """What to compare with."""
 
 
-def run_process(program: str, environment: Mapping[str, str]) -> tuple[float, float]:
+def run_process(python: str, program: str, environment: Mapping[str, str]) -> tuple[float, float]:
     """Seconds of the processor, and from start to end."""
     start = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([python, "-c", program], env=environment, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -72,7 +74,7 @@ def run_process(program: str, environment: Mapping[str, str]) -> tuple[float, fl
     return usage.ru_utime + usage.ru_stime, time.perf_counter() - start
 
 
-def measure_processes(repeat: int) -> dict[str, tuple[float, float]]:
+def measure_processes(python: str, repeat: int) -> dict[str, tuple[float, float]]:
     """As :func:`run_process` for each program, the least of several runs. The first run of each only fills
     caches."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -84,7 +86,7 @@ def measure_processes(repeat: int) -> dict[str, tuple[float, float]]:
         for name, program in PROGRAMS.items():
             with tempfile.TemporaryDirectory() as empty:
                 extra = {"JITREE_CACHE_DIR": empty} if "empty" in name else {}
-                seconds = run_process(program, {**base, **extra})
+                seconds = run_process(python, program, {**base, **extra})
             if turn:
                 best[name] = min(best[name][0], seconds[0]), min(best[name][1], seconds[1])
     return best
@@ -125,17 +127,30 @@ def straight_line(instructions: int) -> bytes:
     return module.build()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="times starts: jitree against iree.runtime")
-    parser.add_argument("--repeat", type=int, default=10)
-    parser.add_argument("--instructions", type=int, nargs="*", default=[1000, 10_000, 100_000, 1_000_000])
-    options = parser.parse_args()
-    times = measure_processes(options.repeat)
+def print_processes(python: str, repeat: int) -> None:
+    """Prints what an interpreter's processes take."""
+    times = measure_processes(python, repeat)
     numpy = times["numpy"]
     print(f"import of numpy: {numpy[0] * 1e3:.1f} ms of the processor, {numpy[1] * 1e3:.1f} ms; beyond it:")
     for name, peer in PEERS.items():
         for kind, unit in enumerate(("of the processor", "from start to end")):
-            print(line(name, times[name][kind] - numpy[kind], times[peer][kind] - numpy[kind], unit))
+            own, theirs = times[name][kind] - numpy[kind], times[peer][kind] - numpy[kind]
+            print(line(name, own, theirs, unit), flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="times starts: jitree against iree.runtime")
+    parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--instructions", type=int, nargs="*", default=[1000, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--pythons", nargs="+", default=[], help="interpreters to measure")
+    options = parser.parse_args()
+    for python in options.pythons:
+        version = subprocess.check_output([python, "-c", "import sys; print(sys.version)"], text=True)
+        print(f"Python {version.split()[0]}, {python}")
+        print_processes(python, options.repeat)
+    if options.pythons:
+        return 0
+    print_processes(sys.executable, options.repeat)
     own_load(DISPATCHES)
     own = least(partial(own_load, DISPATCHES), options.repeat)
     print(line("load of 100 dispatches", own, least(partial(peer_load, DISPATCHES), options.repeat)))

@@ -330,7 +330,7 @@ def _declarations(path: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def logged(path: str) -> Iterator[MessageLog]:
-    """Keeps the messages of what runs, if any, where that is refused or takes too long."""
+    """Keeps the messages of what runs where that is refused or takes too long; no file without any."""
     with errors.system_refusals(f"cannot write '{path}'"):
         place = os.path.abspath(path)
         log = MessageLog(f"{place}.{unique()}")
