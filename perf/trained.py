@@ -1,5 +1,5 @@
-"""Times trained models that people use: jitree on a portable VMVX file, against onnxruntime, OpenVINO and MNN
-on the ONNX file, and iree.runtime on a file that is compiled for this processor.
+"""Times trained models that people use: jitree on portable VMVX files that `jitree compile` makes, against
+onnxruntime, OpenVINO and MNN on the ONNX file, and iree.runtime on files compiled for this processor.
 
     python perf/trained.py [--threads 1] [--seconds 2] [--only REGEX] [--folder DIRECTORY] [--dispatches 5]
         [--runtimes onnxruntime,OpenVINO,MNN,MNN-Winograd,llvm-cpu]
@@ -39,10 +39,11 @@ from jitree.tools.cache import warm
 COMPILER_SECONDS = 600
 _LOCAL = "--iree-hal-target-device=local"
 _BACKEND = "--iree-hal-local-target-device-backends="
-TARGETS = {
-    "vmvx": (_LOCAL, f"{_BACKEND}vmvx"),
+TARGETS: dict[str, tuple[str, ...]] = {
+    "vmvx": (),
     "llvm-cpu": (_LOCAL, f"{_BACKEND}llvm-cpu", "--iree-llvmcpu-target-cpu=host"),
 }
+"""Flags of the compiler; none for `jitree compile`."""
 
 Measure = Callable[[str, dict[str, Path], np.ndarray[Any, Any], argparse.Namespace], dict[str, float]]
 """(name of a model, its files by kind, argument, options) → what is compared with jitree, and its ratio."""
@@ -111,6 +112,16 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, timeout=COMPILER_SECONDS)
 
 
+def make_module(model: Path, program: Path, module: Path, flags: tuple[str, ...]) -> None:
+    """By IREE's compiler with the flags, or by `jitree compile` where there are none."""
+    if not flags:
+        jitree.compile(model, module)
+        return
+    if not program.exists():
+        run("iree-import-onnx", str(model), "--opset-version=17", "-o", str(program))
+    run("iree-compile", str(program), "-o", str(module), *flags)
+
+
 def compiled(
     folder: Path, name: str, source: Path, shape: tuple[int, ...], targets: dict[str, tuple[str, ...]]
 ) -> dict[str, Path]:
@@ -123,11 +134,9 @@ def compiled(
         module = stem(folder, name).with_suffix(f".{target}.vmfb")
         try:
             if not module.exists():
-                if not program.exists():
-                    run("iree-import-onnx", str(files["onnx"]), "--opset-version=17", "-o", str(program))
-                run("iree-compile", str(program), "-o", str(module), *flags)
+                make_module(files["onnx"], program, module, flags)
             files[target] = module
-        except (subprocess.SubprocessError, OSError) as error:
+        except (subprocess.SubprocessError, OSError, jitree.StatusError) as error:
             print(f"{name}: no {target} module: {error}")
     return files
 

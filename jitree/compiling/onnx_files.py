@@ -15,7 +15,7 @@ DepthToSpace whose blocks are the faster channels (mode CRD) is computed by the 
 slower ones. So the channels are gathered in that order.
 
 Transposed convolutions are written in phases (`onnx_phases.py`), recurrent operators in steps
-(`onnx_recurrent.py`).
+(`onnx_recurrent.py`), and nearest resizing by rounding down (`onnx_resize.py`).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from jitree.compiling.onnx_inputs import (
 )
 from jitree.compiling.onnx_phases import part_phases
 from jitree.compiling.onnx_recurrent import RECURRENT, write_steps
+from jitree.compiling.onnx_resize import round_down
 from jitree.compiling.programs import INSTALL, CompilerWork
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError, pass_interruption
 
@@ -80,6 +81,8 @@ def replace_forms(model: Any) -> None:
             _order_channels(graph, index, shapes.get(node.input[0]))
         elif node.op_type == "ConvTranspose":
             part_phases(graph, index, shapes.get(node.input[0]), weights)
+        elif node.op_type == "Resize":
+            round_down(node, shapes.get(node.input[0]), weights)
         elif node.op_type in RECURRENT:
             write_steps(graph, index, shapes, weights)
 
