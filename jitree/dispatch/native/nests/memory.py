@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Final
 
 from jitree.base.records import NamedTuple
@@ -261,6 +261,14 @@ class Memory:
             for piece, some in enumerate(masks)
         ]
 
+    def _parted(self, fold: Fold, pieces: list[tuple[str, str | None]]) -> Iterator[tuple[str, str | None]]:
+        """Gives each piece no lanes that the next one has."""
+        inverted = f"xor <{self._plan.lanes} x i1> splat (i1 true),"
+        for (pointer, some), (_, later) in pairwise(pieces):
+            others = None if fold.has_gaps else self._writer.let(f"{inverted} {later}")
+            yield pointer, self._both(some, others)
+        yield pieces[-1]
+
     def _both(self, one: str | None, other: str | None) -> str | None:
         """The lanes that two masks have in common."""
         if one is None or other is None:
@@ -326,8 +334,8 @@ class Memory:
             self._scatter(region, access, text, offsets, mask)
             return
         fold = self._plan.fold
-        if fold is not None and fold.has_gaps:
-            for pointer, some in self._pieces(region, access, fold, offsets, mask):
+        if fold is not None and (fold.has_gaps or access in fold.gaps):
+            for pointer, some in self._parted(fold, self._pieces(region, access, fold, offsets, mask)):
                 self._store_some(access, text, pointer, some)
             return
         pointer = self.pointer(region, access, offsets)
@@ -400,8 +408,7 @@ class Memory:
     def _spread_mask(self, mask: str, stride: int, start: int) -> str:
         """Masks the elements of a row that lanes need, from ``start``."""
         lanes = self._plan.lanes
-        elements = range(start, start + lanes)
-        order = [lanes if element % stride else element // stride for element in elements]
+        order = [lanes if at % stride else at // stride for at in range(start, start + lanes)]
         return self._writer.shuffled(f"<{lanes} x i1>", order, mask, "zeroinitializer")
 
     def pointers(self, access: ElementAccess, pointer: str) -> str:

@@ -135,7 +135,8 @@ class _Planner:
             return made._replace(alternative=self._of_products(plan, product, vector))
         if made.steps > 1 and len(made.transposed) == 1:
             return made._replace(alternative=self._prepacked(made, vector))
-        if self._reductions and not (made.transposed or made.packed or made.block or made.is_window):
+        is_worth_it = self._reductions or self._dependence.weight >= HEAVY_BODY
+        if is_worth_it and not (made.transposed or made.packed or made.block or made.is_window):
             made = self._folded(made, vector)
         is_better = joined is not None and are_rows_worth_it(structure, joined, made, vector)
         return joined if joined is not None and is_better else made

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from jitree.base.platform import processor
-from jitree.dispatch.native.nests import folds, planner
+from jitree.dispatch.native.nests import folds, passes, planner
+from jitree.dispatch.native.nests.body import Body as Written
 from jitree.dispatch.native.nests.cutting import best_cut
+from jitree.dispatch.native.nests.loops import LoopRange
+from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.ssa import SsaFunction
 from tests.dispatch.native.nests.checking import check, some_memory
 from tests.dispatch.native.nests.harness import Compiled
 from tests.dispatch.native.nests.programs import Body, Level, Text, only_nest, program
@@ -91,6 +96,65 @@ def test_elements_of_16_bits(columns: int, extension: str) -> None:
     function = program([Level(size) for size in (6, rows, columns, 8, 9)], body)
     assert only_nest(function).plan.fold is not None
     check(function)
+
+
+def padded(rows: int, columns: int, gap: int, element: str) -> SsaFunction:
+    """Values of many instructions, of rows that follow each other, stored to longer ones, each with its own
+    number of a plane."""
+
+    def body(text: Text, at: list[str]) -> None:
+        plane, row, column = at
+        pitch = columns + gap
+        value = text.load("f32", 1, text.index(3, (plane, rows * columns), (row, columns), (column, 1)))
+        value = text.op("mul.f32", value, text.load("f32", 2, text.index(0, (plane, 1))))
+        for number in range(32):
+            value = text.op("mul.f32" if number % 3 else "add.f32", value, text.constant(1.25, "f32"))
+        if element != "f32":
+            value = text.op("cast.f32.si32", value)
+        out = text.index(7, (plane, (rows + 2) * pitch), (row, pitch), (column, 1))
+        text.store(element, 0, out, value)
+
+    return program([Level(size) for size in (3, rows, columns)], body)
+
+
+SHAPES = [(25, 5), (3, 5), (2, 6), (7, 7), (6, 11), (28, 28), (5, 20), (9, 9)]
+
+
+@pytest.mark.parametrize("gap", [1, 30])
+@pytest.mark.parametrize("element", ["f32", "i32", "i16", "i8"])
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+def test_stores_in_longer_rows(rows: int, columns: int, element: str, gap: int) -> None:
+    """Nothing between the rows is touched, nor after the last one."""
+    function = padded(rows, columns, gap, element)
+    plan = only_nest(function).plan
+    assert plan.fold is not None and plan.fold.width == plan.fold.pitch
+    size, pitch = {"i8": 1, "i16": 2}.get(element, 4), columns + gap
+    end = size * (7 + 2 * (rows + 2) * pitch + (rows - 1) * pitch + columns)
+    memory = [np.resize(given, 1 << 16) for given in some_memory(function)]
+    check(function, memory=memory, ends={0: end})
+
+
+@pytest.mark.parametrize("ends", [(1, 3), (2,), (6, 20, 24)])
+def test_parts_of_stores(ends: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges of rows, whatever vectors they fill."""
+    write = passes._write_loops
+
+    def write_parts(writer: Writer, body: Written, part: LoopRange | None) -> None:
+        fold = body.nest.plan.fold
+        assert part is None and fold is not None
+        for start, end in pairwise((0, *ends, 25)):
+            write(writer, body, LoopRange(fold.rows, str(start), str(end)))
+
+    monkeypatch.setattr(passes, "_write_loops", write_parts)
+    check(padded(25, 5, 2, "i8"))
+
+
+def test_few_instructions_are_stored_row_by_row() -> None:
+    def body(text: Text, at: list[str]) -> None:
+        value = text.load("f32", 1, text.index(0, (at[0], 5), (at[1], 1)))
+        text.store("f32", 0, text.index(0, (at[0], 7), (at[1], 1)), value)
+
+    assert only_nest(program([Level(25), Level(5)], body)).plan.fold is None
 
 
 @pytest.mark.parametrize("rows", [2, 5, 16])
