@@ -10,7 +10,7 @@ the same, since guards look at sizes, addresses and constants only, which no par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -22,7 +22,7 @@ from jitree.dispatch.native.calls import Callees
 from jitree.dispatch.native.compiled_site import emit_slow
 from jitree.dispatch.native.emitter import Emitter, Registers
 from jitree.dispatch.native.nests import Nest
-from jitree.dispatch.native.nests.cutting import Cut, best_cut
+from jitree.dispatch.native.nests.cutting import Cut, Start, best_cut
 from jitree.dispatch.native.nests.guard import all_of, are_apart
 from jitree.dispatch.native.nests.loops import LoopRange
 from jitree.dispatch.native.nests.operations import is_pure
@@ -328,9 +328,10 @@ def lower_cut_function(
     emitter.borrowed = borrowed
     by_header = {part.nest.loop.header: number for number, part in enumerate(cut.nests)}
     inside = {block for part in cut.nests for block in part.nest.loop.blocks}
-    emitter.filled = cut.filled - _stored_first(function, cut)
+    emitter.filled = cut.filled - _stored_outside(function, inside, cut.nests[0].nest.loop.header.order)
     emitter.headers = {header: nest_label(header) for header in by_header}
-    nests = _CutNests(emitter, cut)
+    stored = _stored_outside(function, inside)
+    nests = _CutNests(emitter, cut, [start for start in cut.starts if start.buffer not in stored])
     for block in function.blocks:
         if block in by_header:
             nests.begin(by_header[block])
@@ -343,12 +344,13 @@ def lower_cut_function(
     return emitter.text()
 
 
-def _stored_first(function: SsaFunction, cut: Cut) -> set[Value]:
-    """The buffers that are stored to in front of all nests: a side exit there may not zero them."""
+def _stored_outside(function: SsaFunction, inside: Container[Block], end: int | None = None) -> set[Value]:
+    """The buffers that are stored to outside of nests, in blocks before ``end``: a side exit in front of all
+    nests may not zero them, and sums in them begin with what is stored."""
     return {
         instruction.operands[0]
         for block in function.blocks
-        if block.order < cut.nests[0].nest.loop.header.order
+        if block not in inside and (end is None or block.order < end)
         for instruction in block.instructions
         if instruction.mnemonic.startswith("buffer.store.")
     }
@@ -357,9 +359,10 @@ def _stored_first(function: SsaFunction, cut: Cut) -> set[Value]:
 class _CutNests:
     """The nests of one function, and what is between them."""
 
-    def __init__(self, emitter: Emitter, cut: Cut) -> None:
+    def __init__(self, emitter: Emitter, cut: Cut, starts: Sequence[Start]) -> None:
         self._emitter = emitter
         self._cut = cut
+        self._starts = starts
         self._begun: list[BegunNest] = []
         self._effects: list[list[_Effect]] = []
         """Effects that come after each nest."""
@@ -407,14 +410,18 @@ class _CutNests:
         # What leaves from here is a store between nests that fails. The interpreter does it again, and fails
         # in the same way: that ends the program, and nobody reads what is not filled yet.
         emitter.filled = ()
-        for part, begun, effects in zip(self._cut.nests, self._begun, self._effects, strict=True):
+        storing = {start.storing for start in self._starts}
+        nests = zip(self._cut.nests, self._begun, self._effects, strict=True)
+        for number, (part, begun, effects) in enumerate(nests):
             text = begun.writer
             here, after = text.fresh("loops"), text.fresh("after")
             emitter.jump(here)
             text.label(here)
-            runs = going if begun.runs == "true" else text.let(f"and i1 {going}, {begun.runs}")
-            with text.maybe(runs, []):
-                begun.loops(None if part.level is None else LoopRange(part.level, start, end))
+            if number not in storing:
+                constants = {one.buffer: one.constant for one in self._starts if one.summing == number}
+                runs = going if begun.runs == "true" else text.let(f"and i1 {going}, {begun.runs}")
+                with text.maybe(runs, []):
+                    begun.loops(None if part.level is None else LoopRange(part.level, start, end), constants)
             text.jump(after)
             emitter.raw(text.taken())
             emitter.label(after)

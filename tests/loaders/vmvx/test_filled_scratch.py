@@ -32,12 +32,12 @@ from tests.loaders.vmvx.programs import load
 from tests.loaders.vmvx.test_parts import same
 
 
-def _rest_of_rows(columns: int) -> KernelText:
+def _rest_of_rows(columns: int, constant: str = "const.f32.zero") -> KernelText:
     """Sums of what 16 of 40 rows of an image hold; the last workgroup has 8. One loop is rows and columns, as
-    compilers write windows of single channels."""
+    compilers write windows of single channels. They begin with a constant."""
     text = KernelText(2)
     sums, zero = text.scratch(16 * columns), text.pair()
-    text.lines.append(f"{zero} = const.f32.zero")
+    text.lines.append(f"{zero} = {constant}")
     first = text.op("mul.i64", text.workgroup(), text.constant(16))
     rest = text.op("sub.i64", text.constant(40), first)
     rows = text.op("min.i64.s", rest, text.constant(16))
@@ -84,6 +84,17 @@ def test_parts_clear_no_scratch_memory_that_is_filled(cuts: list[Cut]) -> None:
     image = np.random.default_rng(5).normal(0, 1, 40 * 22).astype(np.float32)
     assert same(_rest_of_rows(20), 3, (), [aligned(image), aligned(np.zeros(800, np.float32))]) > 1
     assert [len(cut.filled) for cut in cuts] == [1]
+
+
+@pytest.mark.parametrize("constant", ["const.f32.zero", "const.f32 -0.0", "const.f32 1.5"])
+@pytest.mark.parametrize("columns", [3, 20, 64])
+def test_sums_begin_with_what_no_loop_stores(constant: str, columns: int, cuts: list[Cut]) -> None:
+    """Sums of zeros have the sign that the first addition gives them."""
+    image = np.random.default_rng(5).choice([0.0, -0.0, 1.0], 40 * (columns + 2))
+    blocks = [aligned(image.astype(np.float32)), aligned(np.zeros(40 * columns, np.float32))]
+    with patch.object(context, "MemoryBlock", _garbage):
+        assert same(_rest_of_rows(columns, constant), 3, (), blocks) > 1
+    assert [(start.storing, start.summing) for cut in cuts for start in cut.starts] == [(0, 1)]
 
 
 ASSUMED: Final = ("a sign", "no product wraps", "a quotient")
@@ -187,6 +198,12 @@ class Tile(NamedTuple):
     """Constants of the dispatch."""
     in_place: bool
     """What is there is added at the end."""
+    is_known: bool = False
+    """The depth is a constant of the kernel, so sums can begin with a constant that no loop stores."""
+    stores_between: bool = False
+    """An element has another number when sums begin."""
+    is_twice: bool = False
+    """Products are added once more."""
 
     def constants(self) -> tuple[int, ...]:
         return self.rows, self.columns, self.depth
@@ -195,6 +212,8 @@ class Tile(NamedTuple):
         """Rows and columns are one loop where sums are made, as compilers write it."""
         text = KernelText(2)
         rows, columns, depth = map(text.push_constant, range(3))
+        if self.is_known:
+            depth = text.constant(max(self.depth, 1))
         sums, start = text.scratch(8 * 24), text.op("mul.i64", text.workgroup(), text.constant(24))
         own = text.op("min.i64.s", text.op("sub.i64", columns, start), text.constant(24))
         one = text.constant(1, "i32")
@@ -216,7 +235,10 @@ class Tile(NamedTuple):
             text.store("i32", 4, out, value)
 
         text.loops([rows, own], lambda at: text.store("i32", sums, place(*at), one))
-        text.loops([text.op("mul.i64", rows, own), depth], add)
+        if self.stores_between:
+            text.store("i32", sums, text.constant(3), text.constant(1000, "i32"))
+        for _ in range(1 + self.is_twice):
+            text.loops([text.op("mul.i64", rows, own), depth], add)
         text.loops([rows, own], give)
         return text
 
@@ -263,7 +285,7 @@ def test_tiles_of_any_size_are_not_cleared(cuts: list[Cut]) -> None:
 @pytest.mark.parametrize("level", shipped.levels_here())
 @given(
     st.one_of(
-        st.builds(Tile, st.integers(-1, 8), st.integers(-2, 96), st.integers(-1, 8), st.booleans()),
+        st.builds(Tile, st.integers(-1, 8), st.integers(-2, 96), st.integers(-1, 8), *[st.booleans()] * 4),
         st.builds(Assumed, st.sampled_from(ASSUMED), st.integers(-9, 64)),
     ),
     st.integers(1, 4),
@@ -272,6 +294,9 @@ def test_tiles_of_any_size_are_not_cleared(cuts: list[Cut]) -> None:
 @example(Tile(8, 60, 5, True), 4)
 @example(Tile(8, 60, 0, False), 3)
 @example(Tile(8, -(2**31), 4, False), 1)
+@example(Tile(8, 60, 5, True, True), 4)
+@example(Tile(8, 60, 5, False, True, True), 4)
+@example(Tile(8, 60, 5, False, True, False, True), 4)
 @example(Assumed("a sign", -1), 1)
 def test_garbage_is_never_seen(level: str, case: Tile | Assumed, workgroups: int) -> None:
     """Whatever the numbers from outside are, by no part."""

@@ -6,7 +6,7 @@ a scalar.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 
 from jitree.codegen.ir_text import llvm_type
@@ -51,6 +51,7 @@ class Body:
         self._invariants = invariants
         self.memory = Memory(writer, nest.structure, plan, places)
         self.places = places
+        self._starts: Mapping[Value, Value] = {}
         self._same: dict[Value, NestOperand] = {}
         """Values that do not change in the nest."""
         self._levels_of: dict[Value, tuple[Level, ...]] = {}
@@ -142,11 +143,23 @@ class Body:
         """The name of an accumulator: those of a tile differ in these offsets."""
         return (store, *map(offsets.get, self._tile, repeat(0)))
 
+    def start_with(self, constants: Mapping[Value, Value]) -> None:
+        """Has accumulators of these buffers start with a constant."""
+        self._starts = constants
+        if self.alternative is not None:
+            self.alternative.start_with(constants)
+
     def first(self, region: NestRegion, load: Value, offsets: Offsets) -> NestOperand:
-        """What an accumulator starts with: the element in memory."""
-        access = self._structure.loads[load]
-        operand = self._load(region, access, load, offsets)
-        return NestOperand(self.widened(operand, load.type, self._plan.lanes), self._plan.lanes)
+        """What an accumulator starts with: the element in memory, or a constant that nobody has stored."""
+        access, lanes = self._structure.loads[load], self._plan.lanes
+        start = self._starts.get(access.buffer)
+        if start is not None:
+            text = self._writer.splat(start.type, operand(start), lanes)
+            return NestOperand(
+                fenced(self._writer, start.type, lanes, text) if is_neutral(start) else text, lanes
+            )
+        made = self._load(region, access, load, offsets)
+        return NestOperand(self.widened(made, load.type, lanes), lanes)
 
     def kept(self, load: Value, operand: NestOperand) -> NestOperand:
         """What the next iteration would load if this were stored."""

@@ -28,7 +28,7 @@ from jitree.dispatch.native.nests.structure import (
     Structure,
     is_narrow,
 )
-from jitree.dispatch.native.ssa import Value
+from jitree.dispatch.native.ssa import Value, constant
 
 if TYPE_CHECKING:
     from jitree.dispatch.native.nests.passes import Nest
@@ -46,6 +46,9 @@ _FULL: Final = 16
 """How many lanes there are, at least, for each one that is empty."""
 _REPEATED: Final = 16
 """A part of a kernel's work that nests which every part repeats may be, at most."""
+
+_WHOLE: Final = 4
+"""Bytes of elements that are loaded as they are stored."""
 
 Place = tuple[int, ElementAccess]
 """A nest's number in the kernel, and an access of it."""
@@ -173,6 +176,19 @@ class NestPart(NamedTuple):
     """The loop of which it runs a range; None: it runs all."""
 
 
+class Start(NamedTuple):
+    """Says what sums in a scratch buffer begin with.
+
+    A nest would store it first, and nothing else."""
+
+    buffer: Value
+    constant: Value
+    """What that nest stores."""
+    storing: int
+    """Its number."""
+    summing: int
+
+
 class Cut(NamedTuple):
     """Says how the nests of a kernel are cut."""
 
@@ -187,6 +203,7 @@ class Cut(NamedTuple):
     """Accesses of different nests that must not touch the same bytes."""
     filled: frozenset[Value]
     """Scratch buffers of which loops read nothing that they have not written, once the guards have passed."""
+    starts: tuple[Start, ...] = ()
 
 
 def best_cut(nests: Sequence[Nest], scratch: set[Value]) -> Cut | None:
@@ -303,7 +320,8 @@ class _Cutter:
         if apart is None or most < 2 or not _is_worth_it(parts):
             return None
         filled = frozenset(buffer for buffer in self._scratch if self._is_filled(parts, buffer))
-        return Cut(tuple(parts), unit, most, tuple(_distinct(self._rooms)), apart, filled)
+        starts = tuple(start for buffer in filled for start in _starts(parts, buffer))
+        return Cut(tuple(parts), unit, most, tuple(_distinct(self._rooms)), apart, filled, starts)
 
     def _digit(self, part: NestPart, access: ElementAccess, number: int | None = None) -> Digit | None:
         """That of a part's loop in an access. With the nest's number, what has to be positive is noted."""
@@ -319,12 +337,7 @@ class _Cutter:
 
     def _is_filled(self, parts: Sequence[NestPart], buffer: Value) -> bool:
         """Whether a first nest writes all elements that others touch, unread."""
-        touching = [
-            (number, part.nest, access)
-            for number, part in enumerate(parts)
-            for access in part.nest.structure.accesses
-            if access.buffer is buffer
-        ]
+        touching = _touching(parts, buffer)
         if not touching:
             return True
         first, nest, fill = touching[0]
@@ -399,6 +412,37 @@ class _Cutter:
         number, access = place
         digit = self._digit(parts[number], access, number)
         return digit is not None and digit == self._own.get(access.buffer)
+
+
+def _touching(parts: Sequence[NestPart], buffer: Value) -> list[tuple[int, Nest, ElementAccess]]:
+    """The accesses of a buffer, with the numbers of their nests."""
+    return [
+        (number, part.nest, access)
+        for number, part in enumerate(parts)
+        for access in part.nest.structure.accesses
+        if access.buffer is buffer
+    ]
+
+
+def _starts(parts: Sequence[NestPart], buffer: Value) -> Iterator[Start]:
+    """Finds what sums in a filled buffer begin with: what a nest stores that does nothing else."""
+    touching = _touching(parts, buffer)
+    if len(touching) < 2:
+        return
+    (storing, fill, store), (summing, nest, _), *_ = touching
+    is_alone = len(fill.structure.accesses) == 1 and store.bytes >= _WHOLE
+    if is_alone and constant(store.stored) is not None and _are_in_registers(nest.plan):
+        yield Start(buffer, store.stored, storing, summing)
+
+
+def _are_in_registers(plan: Plan) -> bool:
+    """Whether each sum is loaded once: in front of its reductions, which have iterations."""
+    return (
+        not (plan.in_order or plan.block or plan.packed)
+        and bool(plan.accumulators)
+        and all(level.extent for level in plan.reductions)
+        and (plan.alternative is None or _are_in_registers(plan.alternative))
+    )
 
 
 def _unit(nest: Nest, level: Level) -> int | None:

@@ -6,7 +6,7 @@ other nests have been written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jitree.dispatch.native.nests.reading import PolynomialReader
     from jitree.dispatch.native.nests.structure import Polynomial, Structure
     from jitree.dispatch.native.nests.writer import NestContext
-    from jitree.dispatch.native.ssa import SsaFunction, SsaLoop
+    from jitree.dispatch.native.ssa import SsaFunction, SsaLoop, Value
 
 
 class NestDraft:
@@ -115,8 +115,9 @@ class BegunNest:
         """The number of its iterations."""
         return self._body.places.extents[level]
 
-    def loops(self, part: LoopRange | None) -> None:
-        """The loops; ``part`` is what they run, None: all."""
+    def loops(self, part: LoopRange | None, starts: Mapping[Value, Value]) -> None:
+        """The loops; ``part`` is what they run, None: all. Sums in a buffer of ``starts`` begin with that."""
+        self._body.start_with(starts)
         _write_loops(self.writer, self._body, part)
 
 
