@@ -27,13 +27,13 @@ from _pytest.runner import runtestprotocol
 Item = TypeVar("Item")
 _FOLDER: Final = Path(__file__).parent
 _SLOW: Final = (
-    "compiling/test_onnx_compiling.py", "codegen/test_image_shipped.py", "fuzz/test_endings.py",
-    "kernels/test_replacement.py", "loaders/vmvx/test_interrupt.py", "modules/test_cold_cache.py",
-    "fuzz/test_turns.py", "test_compiling_page.py", "loaders/test_bad_builds.py",
-    "codegen/test_image_place.py", "fuzz/test_campaigns.py", "base/test_platform.py",
+    "codegen/test_image_shipped.py", "compiling/test_onnx_compiling.py", "api/test_interrupted_calls.py",
+    "kernels/test_replacement.py", "fuzz/test_campaigns.py", "fuzz/test_endings.py",
+    "loaders/test_bad_builds.py", "test_compiling_page.py", "modules/test_cold_cache.py",
+    "base/test_start.py", "fuzz/test_turns.py", "base/test_platform.py", "codegen/test_image_place.py",
+    "vmfb/test_native.py", "hal/test_memory_order_writers.py", "loaders/vmvx/test_interrupt.py",
 )  # fmt: skip
-"""Files that take ten seconds of a processor and more, most of it in processes that they start; the longest
-first."""
+"""Files with less than 120 tests that take nine seconds of a processor and more; the longest first."""
 
 
 @contextmanager

@@ -212,9 +212,9 @@ def until() -> float | None:
     return None if scope is None else scope.first_until()
 
 
-def next_look(until: float | None) -> float:
-    """Seconds to sleep, at most until then, before the next look whether to end."""
-    return LOOK_SECONDS if until is None else min(max(until - time.monotonic(), 0.0), LOOK_SECONDS)
+def next_look(latest: float | None) -> float:
+    """Seconds to sleep before the next look whether to end: at most until then, or until a deadline."""
+    return max(0, min([LOOK_SECONDS, *[at - time.monotonic() for at in (latest, until()) if at is not None]]))
 
 
 def deadline(seconds: float | None) -> AbstractContextManager[object]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jitree import HostModule, Session
-from jitree.base.cancel_scopes import deadline
+from jitree.base.cancel_scopes import LOOK_SECONDS, deadline, next_look
 from jitree.dispatch.engine import Pending
 from jitree.dispatch.function import BytecodeFunction
 from jitree.dispatch.variables import uses_variables
@@ -184,6 +184,15 @@ def test_a_wait_for_the_turn_ends(vm: Vm, slow: Slow) -> None:
     assert vm.context.invoke(vm.function("constant")) == [5]
     slow.opened.set()
     assert first.end() == [HELD] and vm.call("peek") == [HELD]
+
+
+def test_a_wait_looks_when_its_deadline_passes() -> None:
+    """A program's call that waited for the turn of another one ended up to a second later."""
+    assert next_look(None) == LOOK_SECONDS
+    with deadline(60), deadline(0.05), deadline(30):
+        assert next_look(None) <= 0.05 and next_look(time.monotonic() + 20) <= 0.05
+    with deadline(20):
+        assert next_look(time.monotonic() - 1) == 0 and next_look(None) == LOOK_SECONDS
 
 
 def test_a_thread_that_wakes_keeps_no_turn_from_the_next_call(vm: Vm, slow: Slow) -> None:

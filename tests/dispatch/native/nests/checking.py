@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 
 from jitree.base.platform import PAGE_SIZE, READ, WRITE, whole_pages
 from jitree.base.platform import Mapping as Pages
+from jitree.codegen.image.generated import Pipeline
 from jitree.dispatch.native.ssa import SsaFunction
-from tests.dispatch.native.nests.harness import Bytes, Compiled
+from tests.dispatch.native.nests.harness import Bytes, Compiled, as_kernels, mostly_quick
 from tests.dispatch.native.nests.interpreter import interpret
 from tests.dispatch.native.nests.programs import only_nest
 
@@ -33,11 +35,12 @@ def check(
     sizes: tuple[int, ...] = (),
     memory: list[Bytes] | None = None,
     ends: Mapping[int, int] = NO_ENDS,
+    pipeline_of: Callable[[str], Pipeline] = as_kernels,
 ) -> None:
     """The guard holds, and the nest leaves the same memory as the instructions one by one. Of buffers that
     have ``ends`` it touches no byte from there on."""
     nest = only_nest(function)
-    compiled = Compiled(nest)
+    compiled = Compiled(nest, pipeline_of=pipeline_of)
     given = memory if memory is not None else some_memory(function)
     given = [buffer[: ends.get(number, len(buffer))] for number, buffer in enumerate(given)]
     expected, actual = [buffer.copy() for buffer in given], [buffer.copy() for buffer in given]
@@ -52,6 +55,10 @@ def check(
     assert compiled.run({**scalars, **dict(zip(refs, actual, strict=True))}) == left
     for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
         assert _same(one, other), f"buffer {number}"
+
+
+check_one_of_many = partial(check, pipeline_of=mostly_quick)
+"""For tests of so many nests that a quarter of them has all that kernels are made by."""
 
 
 def _at_the_end(pages: Pages, given: Bytes) -> Bytes:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from unittest.mock import patch
+from zlib import crc32
 
 import llvmlite.binding as llvm
 import numpy as np
 import numpy.typing as npt
 
 from jitree.codegen.image import compile
-from jitree.codegen.image.compile import Target, host_target, target_machine
-from jitree.codegen.image.generated import STRAIGHT, Unit
+from jitree.codegen.image.compile import Target, host_target, optimized_module, target_machine
+from jitree.codegen.image.generated import STRAIGHT, Pipeline, Unit
 from jitree.codegen.primitives import call_kernel
 from jitree.codegen.vector_math.ir import SHARED_ENTRIES, shared_texts
 from jitree.dispatch.native.nests import Nest
@@ -94,28 +95,55 @@ class Context:
     define = declare
 
 
-def own_machine(target: Target) -> Any:
+QUICK = Pipeline(0, False, False, False, tidies=False, passes=("sroa",))
+"""For what runs once: LLVM writes it as it is, in half of the time, and it leaves the same bits."""
+
+
+def as_kernels(text: str) -> Pipeline:
+    """How the nests of kernels are optimised."""
+    return STRAIGHT
+
+
+def quick(text: str) -> Pipeline:
+    """How what runs once is optimised."""
+    return QUICK
+
+
+def mostly_quick(text: str) -> Pipeline:
+    """For one of many nests that a test compiles: a quarter of them, by their texts, as those of kernels."""
+    return QUICK if crc32(text.encode()) % 4 else STRAIGHT
+
+
+def own_machine(target: Target, level: int = 3) -> Any:
     """An engine keeps the target machine that it is given."""
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="jitdefault", jit=True
+        cpu=target.cpu, features=target.features, opt=level, reloc="pic", codemodel="jitdefault", jit=True
     )
 
 
+def quick_object(unit: Unit, target: Target) -> bytes:
+    """The object of a unit that runs once."""
+    module = optimized_module(unit.texts, unit.entries, target, unit.pipeline)
+    return bytes(own_machine(target, 0).emit_object(module))
+
+
 @lru_cache(16)
-def engine(texts: Sequence[str]) -> Any:
-    """What runs the function ``run`` of some texts, which are compiled as those of kernels are.
+def engine(texts: Sequence[str], pipeline: Pipeline) -> Any:
+    """What runs the function ``run`` of some texts.
 
     Of the nests of all tests a quarter has the text of one of the last: of another processor, which differs
     in nothing that it takes, or of other bounds, which only the call knows.
     """
     target = host_target()
     layout = str(target_machine(target).target_data)  # which sets up all targets
-    unit = Unit(texts, ("run",), STRAIGHT)
+    unit = Unit(texts, ("run",), pipeline)
     empty = llvm.parse_assembly("")
     empty.triple, empty.data_layout = target.triple, layout
     made = llvm.create_mcjit_compiler(empty, own_machine(target))
     if asking.SOCKET:
         compiled = asking.ask("nest", asking.plain(unit), tuple(target))
+    elif pipeline == QUICK:
+        compiled = quick_object(unit, target)
     else:
         with patch.object(compile, "CHECKED", False):  # nothing here is what its accesses are looked up in
             compiled = compile.compile_unit(unit, target)
@@ -131,10 +159,13 @@ def _shared() -> str:
 
 
 class Compiled:
-    """The machine code of a nest, optimised as that of kernels is."""
+    """The machine code of a nest."""
 
-    def __init__(self, nest: Nest, distance: int = 0) -> None:
-        """``distance``: from constants to their copies; 0: there are none."""
+    def __init__(
+        self, nest: Nest, distance: int = 0, pipeline_of: Callable[[str], Pipeline] = as_kernels
+    ) -> None:
+        """``distance``: from constants to their copies; 0: there are none. ``pipeline_of``: how LLVM
+        optimises a text."""
         self.nest = nest
         counter = nest.loop.header.parameters[0]
         self._context = Context([counter], distance)
@@ -166,7 +197,7 @@ deopt:
   ret i32 0
 }}"""
         calls_shared = any(name in self.text for name in SHARED_ENTRIES)
-        self._engine = engine((self.text, *([_shared()] if calls_shared else ())))
+        self._engine = engine((self.text, *([_shared()] if calls_shared else ())), pipeline_of(self.text))
         kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
         self._function = kind(self._engine.get_function_address("run"))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jitree.dispatch.native.nests import reductions, writer
-from tests.dispatch.native.nests.checking import check, some_memory
+from tests.dispatch.native.nests.checking import check, check_one_of_many, some_memory
 from tests.dispatch.native.nests.harness import Compiled
 from tests.dispatch.native.nests.programs import (
     Body,
@@ -45,7 +45,7 @@ def test_row(columns: int, depth: int, signs: tuple[str, str]) -> None:
     if reductions.dot_lanes() and depth >= 64 and columns % 16 == 0:
         assert has_rows(body, [1, columns, depth])
     left, right = product_ends((1, columns, depth), True)
-    check(program([Level(1), Level(columns), Level(depth)], body), ends={1: left, 2: right})
+    check_one_of_many(program([Level(1), Level(columns), Level(depth)], body), ends={1: left, 2: right})
 
 
 def test_two_reductions() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import llvmlite.binding as llvm
 import pytest
 
+from jitree.codegen.image.generated import Pipeline
 from jitree.dispatch.native.lower import lower
 from jitree.dispatch.native.nests import ahead, memory, planner, tiles, writer
 from jitree.dispatch.native.source import from_program
 from jitree.vmfb.decode import BytecodeModule
-from tests.dispatch.native.nests.checking import check, some_memory
-from tests.dispatch.native.nests.harness import Compiled
+from tests.dispatch.native.nests.checking import check, check_one_of_many, some_memory
+from tests.dispatch.native.nests.harness import Compiled, as_kernels, quick
 from tests.dispatch.native.nests.programs import (
     Body,
     Bound,
@@ -62,7 +65,13 @@ def test_product(rows: int, columns: int, depth: int, dynamic: bool) -> None:
     bounds: list[Bound] = [argument(number) if dynamic else size for number, size in enumerate(sizes)]
     function = program([Level(bound) for bound in bounds], product(columns, depth, 3))
     assert len(only_nest(function).plan.packed) == 1
-    check(function, sizes)
+    check_one_of_many(function, sizes)
+
+
+@pytest.mark.parametrize("pipeline_of", [as_kernels, quick])
+def test_the_bits_are_those_of_all_pipelines(pipeline_of: Callable[[str], Pipeline]) -> None:
+    """So that most of many nests need no more than the quick one."""
+    check(program([Level(9), Level(20), Level(16)], product(20, 16, 3)), pipeline_of=pipeline_of)
 
 
 @pytest.mark.parametrize("element", ["i8.s", "i8.u", "i16.s", "i32", "f64"])
