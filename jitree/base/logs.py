@@ -40,9 +40,12 @@ class LogWriter(EventReader):
             return  # nobody can have asked for the logger
         logger = self._logger or self._prepare()
         level = _LEVELS[event.level]
-        if logger.isEnabledFor(level):
+        if logger.getEffectiveLevel() <= level:  # `isEnabledFor` takes a lock
             text = f"{event.name} ({event.seconds:.2f} s)" if event.seconds else event.name
-            logger.log(level, "%s", printable(text), extra={"topic": event.topic, "seconds": event.seconds})
+            with _locks_kept(logger):
+                logger.log(
+                    level, "%s", printable(text), extra={"topic": event.topic, "seconds": event.seconds}
+                )
 
     def _prepare(self) -> Logger:
         import logging
@@ -57,6 +60,25 @@ class LogWriter(EventReader):
             logger.setLevel(self._wanted)
         self._logger = logger
         return logger
+
+
+class _locks_kept:
+    """Gives locks of ``logging`` back that were lost: where a signal's handler raises as one is taken, Python
+    3.11 and 3.12 keep it for good, and other threads wait."""
+
+    def __init__(self, logger: Logger) -> None:
+        import logging
+
+        handlers = [*logger.handlers, *logging.root.handlers]
+        locks: list[Any] = [logging._lock, *(handler.lock for handler in handlers)]  # type: ignore[attr-defined]
+        self._free = [lock for lock in locks if hasattr(lock, "_is_owned") and not lock._is_owned()]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        for lock in self._free if error is not None else ():
+            while lock._is_owned():
+                lock.release()
 
 
 def _wanted() -> int | None:

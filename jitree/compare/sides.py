@@ -25,6 +25,7 @@ from jitree.api.calls.tensor_packing import as_array
 from jitree.api.function import Function
 from jitree.base.arguments import items
 from jitree.base.events import DISPATCH
+from jitree.base.platform.threads import thread_refusals
 from jitree.compare.peers import CallablePeer, Peer, TorchPeer, is_module
 from jitree.errors import InvalidArgumentError, NotFoundError, StatusError, has_attribute, pass_interruption
 from jitree.hal.stepwise import DeviceStep
@@ -255,7 +256,8 @@ def both(here: Call, elsewhere: Call) -> tuple[Results, Results]:
             outcome.append(error)
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="jitree-diff")
-    thread.start()
+    with thread_refusals("comparing at one time"):
+        thread.start()
     try:
         first = here[1]()
     except StatusError as error:

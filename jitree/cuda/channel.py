@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from jitree import errors
 from jitree.base import cancel_scopes
 from jitree.base.finalizers import Finalizer, SharedWeakSet, guard
+from jitree.base.platform.threads import thread_refusals
 from jitree.cuda import nccl
 from jitree.cuda.nccl import ABANDONED, Communicator, release_abandoned
 from jitree.hal import checks
@@ -238,7 +239,8 @@ class GroupWatch:
             self.stream.share.refuse_waits()
             if not self._is_watching:
                 name = f"{self.stream.api.name} groups"
-                threading.Thread(target=self._watch, name=name, daemon=True).start()
+                with thread_refusals(name):
+                    threading.Thread(target=self._watch, name=name, daemon=True).start()
 
     def _take_back(self, flight: _Flight) -> None:
         """They are not submitted."""

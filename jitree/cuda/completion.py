@@ -13,7 +13,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from jitree.base.finalizers import guard, join, start_thread
-from jitree.errors import ResourceExhaustedError, StatusError, pass_interruption
+from jitree.base.platform.threads import thread_refusals
+from jitree.errors import ResourceExhaustedError, StatusError
 
 if TYPE_CHECKING:
     from jitree.cuda.context import PooledEvent
@@ -50,11 +51,11 @@ class InboxThread(Generic[Item]):
             threads = self._threads
             threads.append(thread)
             try:
-                start_thread(thread)
-            except (RuntimeError, MemoryError) as error:
-                pass_interruption(error)
+                with thread_refusals(self._name):
+                    start_thread(thread)
+            except ResourceExhaustedError:
                 threads.remove(thread)  # it never was one
-                raise ResourceExhaustedError(f"{self._name}: cannot start a thread: {error}") from error
+                raise
 
     @property
     def inbox(self) -> SimpleQueue[Item | None]:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Final, Protocol
 
 from jitree.base.events import CALL, CallEvent, EventReader, ObservedEvent
+from jitree.base.platform.threads import thread_refusals
 from jitree.dispatch.backtrace import describe_call
 from jitree.regs.machine import FIRST_TIME
 
@@ -76,7 +77,8 @@ class Watchdog:
         """Without a lock: the end of what is forgotten may come anywhere, and wait, which is an activity."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="jitree-watchdog", daemon=True)
-        self._thread.start()
+        with thread_refusals("watching waits"):
+            self._thread.start()
 
     def enter(self, verb: str, describe: Callable[[], str]) -> Activity:
         """What the calling thread does from now on, until the activity ends."""

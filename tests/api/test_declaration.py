@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -187,6 +188,25 @@ def test_twins_of_many_names_are_found_in_one_round() -> None:
     names = Names([*map(str, range(100)), "7$async", "other$async"])
     assert without_twins(names) == [*map(str, range(100)), "other$async"]
     assert names.rounds <= 2
+
+
+@pytest.mark.parametrize("text", ["%a: i32, ", ", ", "<>", "(", '"\\', "x"])
+def test_long_declarations(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 MB of brackets took 500 MB."""
+    monkeypatch.setattr("jitree.api.calls.declaration._MOST_TOKENS", 1000)
+    whole = f"func @f({text * 20_000})"
+    tracemalloc.start()
+    try:
+        parsed = parse_declaration(whole)
+        assert parsed is None or len(parsed[0]) == 1
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_parameters_than_registers() -> None:
+    parsed = parse_declaration(f"func @f({'%a: i32, ' * 50_000})")
+    assert parsed is not None and len(parsed[0]) == 1 << 15
 
 
 def test_what_is_run_does_not_grow_with_the_text() -> None:

@@ -27,7 +27,9 @@ from unittest.mock import patch
 import numpy as np
 
 import jitree
-from jitree.base import platform
+from jitree.api.calls.native import handle_owners
+from jitree.api.process import worker
+from jitree.base import finalizers, platform, stop_word
 from jitree.codegen.image import cache as image_cache
 from jitree.errors import StatusError
 from tests.api.programs import ARITHMETIC, ASYNCHRONOUS, STATE
@@ -55,6 +57,8 @@ class Place(NamedTuple):
 
 _OPEN: Final = builtins.open
 _WRITE: Final = os.write
+_STARTERS: Final = (_thread, finalizers, handle_owners, stop_word, worker)
+"""Modules that have the function under its name."""
 _OPENING: Final = ((os, "open"), (builtins, "open"))
 PLACES: Final = {
     "mapping": Place(((platform, "_mapped"),), _system(errno.ENOMEM)),
@@ -69,7 +73,7 @@ PLACES: Final = {
     "process": Place(((_posixsubprocess, "fork_exec"), (os, "fork")), _system(errno.EAGAIN)),
     "pipe": Place(((os, "pipe"), (os, "pipe2"), (os, "dup")), _system(errno.EMFILE)),
     "thread": Place(
-        ((threading, "_start_new_thread"), (_thread, "start_new_thread")),
+        ((threading, "_start_new_thread"), *((owner, "start_new_thread") for owner in _STARTERS)),
         lambda: RuntimeError("can't start new thread"),
     ),
 }
@@ -182,6 +186,12 @@ def _same(outcome: object, expected: object) -> None:
         raise WrongError(f"{outcome!r}, not {expected!r}")
 
 
+def _first_confined() -> None:
+    """With the process that starts others."""
+    worker._end()
+    _confined()
+
+
 ACTIONS: Final[dict[str, Callable[[], None]]] = {
     "calls": lambda: _calls("local-sync", tier="fast"),
     "calls, plain": lambda: _calls("local-sync", tier="plain"),
@@ -191,6 +201,7 @@ ACTIONS: Final[dict[str, Callable[[], None]]] = {
     "an archive": _archive,
     "the cache": _cached,
     "a confined process": _confined,
+    "the first confined process": _first_confined,
 }
 
 

@@ -10,12 +10,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from jitree import Session
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError
 from jitree.hal import watchdog
 from jitree.hal.command_list import BoundCommands, CommandList
 from jitree.hal.device import Device
@@ -233,6 +234,14 @@ def test_a_session_turns_it_on() -> None:
     with Session("local-sync", watchdog=3600):
         assert watchdog.current is not None and watchdog.current.seconds == 3600
     watchdog.stop()
+
+
+def test_no_thread_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr("threading._start_new_thread", refused)
+    with pytest.raises(ResourceExhaustedError, match="watching waits: cannot start a thread"):
+        watchdog.start(3600)
+    assert watchdog.current is None
 
 
 PROGRAM = """

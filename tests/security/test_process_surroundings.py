@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -129,6 +130,20 @@ def test_what_could_not_be_started_once_may_be_started_later(monkeypatch: pytest
     with confined() as session:
         for reason in ("Cannot allocate memory", "Resource temporarily unavailable"):
             with pytest.raises(UnavailableError, match=reason):
+                session.load(PROGRAM)
+        session.load(PROGRAM)
+        assert session.call("hostile.count", 5) == 5
+
+
+def test_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a RuntimeError."""
+    worker._end()
+    with confined() as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                worker, "start_new_thread", Mock(side_effect=RuntimeError("can't start new thread"))
+            )
+            with pytest.raises(ResourceExhaustedError, match=r"a process: cannot start a thread.*ulimit -u"):
                 session.load(PROGRAM)
         session.load(PROGRAM)
         assert session.call("hostile.count", 5) == 5

@@ -237,6 +237,7 @@ TESTS = {
         "cuda/test_exchange_functions.py::test_a_tensor_of_sizes_that_no_array_has_is_given_back",
     ],
     "A gguf file that is sparse": ["params/test_formats.py::test_gguf_of_zeros"],
+    "when a function was looked up whose declaration": ["api/test_declaration.py::test_long_declarations"],
     "(npz) that is sparse": [
         "params/test_formats.py::test_npz_whose_list_is_sparse",
         "params/test_irpa.py::test_a_type_whose_name_is_a_megabyte",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
@@ -42,6 +43,12 @@ _WORKSPACE: Final = r"\biree\.abi\.transients\b"
 _CONSUMED: Final = r"\biree\.abi\.consume\b"
 _OPENING: Final = "<({["
 _CLOSING: Final = ">)}]"
+_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|->|[<({\[>)}\],]', re.DOTALL)
+"""Strings, arrows, brackets and commas."""
+_MOST_TOKENS: Final = 1 << 18
+"""Brackets and commas of a declaration that is read."""
+_MOST_PARAMETERS: Final = 1 << 15
+"""More than a function has registers for."""
 _MOST_DIGITS: Final = 18
 """The most digits of a size that can be counted."""
 _REGISTER_BITS: Final = 64
@@ -220,29 +227,22 @@ def _parenthesised(text: str, start: int) -> tuple[str, int]:
 
 
 def _depths(text: str, start: int) -> list[tuple[int, int]]:
-    """(position, brackets open after it) of every character outside of strings; ``->`` closes nothing."""
-    found = []
-    depth, quoted, escaped = 0, False, False
-    for position in range(start, len(text)):
-        character = text[position]
-        if quoted:
-            quoted = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-            continue
-        if character == '"':
-            quoted, escaped = True, False
-        elif character in _OPENING:
-            depth += 1
-        elif character in _CLOSING and not (character == ">" and text[position - 1 : position] == "-"):
-            depth -= 1
-        found.append((position, depth))
+    """(position, brackets open after it) of every bracket and comma outside of strings."""
+    found, depth = [], 0
+    for match in islice(_TOKENS.finditer(text, start), _MOST_TOKENS):
+        character = match[0]
+        if len(character) == 1 and character != '"':
+            depth += (character in _OPENING) - (character in _CLOSING)
+            found.append((match.start(), depth))
     return found
 
 
 def _parameters(text: str, prefix: str) -> tuple[Parameter, ...]:
+    if not text.strip():
+        return ()
     starts = [-1, *(position for position, depth in _depths(text, 0) if depth == 0 and text[position] == ",")]
     pieces = [text[start + 1 : end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
-    return tuple(_parameter(piece, f"{prefix}{index}") for index, piece in enumerate(pieces) if text.strip())
+    return tuple(_parameter(piece, f"{prefix}{n}") for n, piece in enumerate(pieces[:_MOST_PARAMETERS]))
 
 
 def _parameter(text: str, default_name: str) -> Parameter:

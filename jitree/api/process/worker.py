@@ -31,6 +31,7 @@ from jitree.base.finalizers import Finalized, guard
 from jitree.base.platform import SYSTEM
 from jitree.base.platform.files import CAN_SEAL
 from jitree.base.platform.starting import CAN_OPEN_PROCESSES, OpenedProcess
+from jitree.base.platform.threads import thread_refusals
 from jitree.codegen.image.cache import VARIABLE, place
 from jitree.codegen.image.keys import folders_of
 
@@ -60,7 +61,8 @@ class ForkServer:
         if not self._is_over:
             done = allocate_lock()
             done.acquire()
-            start_new_thread(self._start, (done,))
+            with thread_refusals("starting a process"):
+                start_new_thread(self._start, (done,))
             with done:
                 pass
         if self._failure is not None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from jitree.base.finalizers import Finalizer, OwnedDescriptor, guard
 from jitree.base.platform import MACHINE, SYSTEM, map_code
-from jitree.errors import pass_interruption
+from jitree.errors import ResourceExhaustedError, StatusError, pass_interruption
 
 CAN_PARK: Final = SYSTEM == "linux"
 """Whether machine code may have a thread wait for a word, and wake it."""
@@ -125,3 +125,20 @@ def running_on() -> int | None:
     except OSError as error:
         pass_interruption(error)
         return None
+
+
+class thread_refusals:
+    """Raises RESOURCE_EXHAUSTED, with what the thread is for, where the system starts none."""
+
+    def __init__(self, purpose: str) -> None:
+        self._purpose = purpose
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, RuntimeError | MemoryError) and not isinstance(error, StatusError):
+            pass_interruption(error)
+            raise ResourceExhaustedError(
+                f"{self._purpose}: cannot start a thread: {error}; the limit on threads and processes is "
+                "reached (`ulimit -u`, the pids of a container): raise it, or end others"
+            ) from error

@@ -372,10 +372,16 @@ def note(topic: str, text: str, level: str = "info", seconds: float = 0.0) -> No
 
 
 def _note_found(title: str) -> None:
-    """Notes an image from the cache, unless the logger leaves such notes out."""
+    """Notes an image from the cache, unless the logger leaves such notes out.
+
+    It takes no lock of ``logging``: Python 3.11 loses one for good where a signal's handler raises in it."""
     logging = sys.modules.get("logging")
-    if logging is None or logging.getLogger("jitree").isEnabledFor(logging.DEBUG):
-        note("found", f"{title} is taken from where machine code is kept", "debug")
+    if logging is not None:
+        known = logging.root.manager.loggerDict.get("jitree")
+        logger = known if isinstance(known, logging.Logger) else logging.root
+        if logger.getEffectiveLevel() > logging.DEBUG:
+            return
+    note("found", f"{title} is taken from where machine code is kept", "debug")
 
 
 def processors() -> int:

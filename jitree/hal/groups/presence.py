@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from jitree.base.finalizers import SharedWeakSet, guard
 from jitree.base.platform.files import address_of_interface, machine_identity
+from jitree.base.platform.threads import thread_refusals
 from jitree.errors import UnavailableError, ignored, pass_interruption
 
 NOTE_BYTES: Final = 1024
@@ -285,7 +286,8 @@ class Presence:
     # Listening, on a thread.
 
     def _start(self) -> None:
-        Thread(target=self._listen, name="jitree members of a group", daemon=True).start()
+        with thread_refusals("listening to members of a group"):
+            Thread(target=self._listen, name="jitree members of a group", daemon=True).start()
 
     def _listen(self) -> None:
         while True:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkab
 
 from jitree import errors
 from jitree.base.arguments import seconds
+from jitree.base.platform.threads import thread_refusals
 from jitree.hal.local.interrupts import require_going_on
 from jitree.hal.objects import ChannelProvider
 
@@ -59,7 +60,8 @@ def wait_looking(
         except BaseException as error:
             future.set_exception(error)
 
-    Thread(target=run, name="jitree waits for a group", daemon=True).start()
+    with thread_refusals("waiting for a group"):
+        Thread(target=run, name="jitree waits for a group", daemon=True).start()
     until = time.monotonic() + seconds
     while not wait([future], LOOK_SECONDS).done:
         require_going_on()

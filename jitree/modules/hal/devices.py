@@ -103,10 +103,13 @@ class Joining:
         from contextvars import copy_context  # the wait ends with the scope of the task
         from threading import Thread
 
+        from jitree.base.platform.threads import thread_refusals
+
         done = Future[bool]()
         done.set_running_or_notify_cancel()  # the thread goes on when the task does not
         work = partial(copy_context().run, lambda: done.set_result(self.wait(None)))
-        Thread(target=work, name="jitree joins a group", daemon=True).start()
+        with thread_refusals("joining a group"):
+            Thread(target=work, name="jitree joins a group", daemon=True).start()
         await asyncio.wrap_future(done)
 
     def resume(self) -> Channel:
