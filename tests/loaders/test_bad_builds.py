@@ -186,7 +186,7 @@ def test_a_builder_that_hangs(tmp_path: Path) -> None:
     ("happening", "waiting"),
     [
         ("os.kill(process, signal.SIGSTOP)", "call()"),
-        ("pass", "while not ready(): call()\n    os.killpg(processes[0], signal.SIGSTOP)"),
+        ("pass", "while not any(built()): call()\n    os.killpg(processes[0], signal.SIGSTOP)"),
     ],
     ids=["at once", "in the middle"],
 )
