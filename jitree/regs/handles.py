@@ -184,7 +184,8 @@ class HandleTable:
             self._require_room(self.bounds.objects)
         free, objects = self._free, self._objects
         if not free:
-            self._require_entries(1)
+            self._require_entries(1)  # of a full table by taking some from machine code: not behind its end
+        if not free:
             free[_BEHIND], objects[_BEHIND] = (len(objects),), (None,)
         number, free[-1:] = free[-1], ()
         return number
