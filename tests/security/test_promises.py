@@ -217,6 +217,7 @@ TESTS = {
     ],
     "A function that traces lines": [
         "api/test_traced_lines.py::test_a_debugger_calls_the_session",
+        "api/test_traced_lines.py::test_a_debugger_calls_the_session_at_every_line",
         "api/test_traced_lines.py::test_a_debugger_ends_the_call",
     ],
     "On a GPU, memory that went back to the driver": [
