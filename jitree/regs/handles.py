@@ -59,6 +59,8 @@ _BEHIND: Final = slice(1 << 62, None)
 """Where a list goes on."""
 _FEW: Final = 8
 """References that are quicker dropped one by one."""
+_WITHIN_EACH: Final = 8
+"""Calls that may come while a reference is dropped: finalizers make fewer, who traces lines more."""
 assert KIND_FREE == 0
 
 
@@ -84,9 +86,9 @@ class HandleTable:
 
     __slots__ = (
         "__weakref__", "_addresses", "_aliases", "_bytes", "_entries", "_free", "_is_draining",
-        "_is_releasing", "_later", "_memory", "_objects", "_traits", "base", "bounds", "capacity", "deferred",
-        "extension", "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "owed", "readers",
-        "ref_types", "told",
+        "_is_releasing", "_later", "_memory", "_objects", "_traits", "_within", "base", "bounds", "capacity",
+        "deferred", "extension", "handle_pool", "i32", "i64", "is_halted", "machines", "make_pool", "owed",
+        "readers", "ref_types", "told",
     )  # fmt: skip
 
     def __init__(self, ref_types: RefTypes, capacity: int = CAPACITY, bounds: Bounds = UNBOUNDED) -> None:
@@ -116,6 +118,9 @@ class HandleTable:
         self._traits: dict[type, _Traits] = {}
         self.deferred: deque[Iterable[int]] = deque()
         self._is_draining = self._is_releasing = False
+        self._within = 0
+        """Counts calls that came while references were dropped. A function that traces may call the session
+        at each line: what those calls owe comes faster than it goes, and the rest waits for the next call."""
         self.owed: list[int] = []
         """References that :meth:`release_owed` drops; if an interrupt comes before, the next such call."""
         self.is_halted: Callable[[], bool] = bool
@@ -184,7 +189,8 @@ class HandleTable:
             self._require_room(self.bounds.objects)
         free, objects = self._free, self._objects
         if not free:
-            self._require_entries(1)
+            self._require_entries(1)  # of a full table by taking some from machine code: not behind its end
+        if not free:
             free[_BEHIND], objects[_BEHIND] = (len(objects),), (None,)
         number, free[-1:] = free[-1], ()
         return number
@@ -406,13 +412,15 @@ class HandleTable:
         the end of the list, and is dropped after it.
         """
         if self._is_releasing:
+            self._within += 1
             return
         self._is_releasing = True
         try:
             owed, i32 = self.owed, self.i32
+            most = self._within + _WITHIN_EACH * (len(owed) + _FEW)
             if len(owed) > _FEW:
                 release_last(owed, self.base, self._entries, self.handle_pool)
-            while owed:
+            while owed and self._within < most:
                 place = len(owed) - 1
                 address = owed[place]
                 word = (address - self.base) >> 2
@@ -449,7 +457,7 @@ class HandleTable:
                         self.handle_pool.free(owed, place)
         finally:
             self._is_releasing = False
-        if self.deferred:
+        if self.deferred and not self._is_draining:
             self.drain_deferred()
 
     def drain(self, words: memoryview | array[int], at: Any = STATE_WORDS.released) -> None:
@@ -461,18 +469,21 @@ class HandleTable:
             word = (words[at] - self.base) >> 3
             self.i32[2 * word + _ENTRY.count] = 1
             self.owed[_BEHIND], words[at] = (words[at],), self.i64[word + _ENTRY.link]
-        self.release_owed()
+        if not self._is_releasing:  # else it is a list's end, or in a call that drops more
+            self.release_owed()
 
     def drain_deferred(self) -> None:
         """Drops the references that objects held which died outside the table's control. What those let go of
         in turn waits, too: lists in lists may be deeper than Python's stack."""
         if self._is_draining:
+            self._within += 1
             return
         self._is_draining = True
         try:
             if self.owed:
                 self.release_owed()
-            while self.deferred:
+            most = self._within + _WITHIN_EACH * (len(self.deferred) + _FEW)
+            while self.deferred and self._within < most:
                 handles = [*self.deferred[0]]
                 del self.deferred[0]
                 self.owed += handles

@@ -20,6 +20,8 @@ from tests.api.programs import ARITHMETIC, REFERENCES
 FILES: Final = {module.__file__ for module in (handle_pool, handles, memory)}
 MANY: Final = 12
 """References that are dropped together."""
+EVERY_LINE: Final = 20_000
+"""Lines that two calls come to are fewer, with those of what waits."""
 
 
 class Debugged(BaseException):
@@ -94,6 +96,26 @@ def calls() -> Iterator[Callable[[], None]]:
 def test_a_debugger_calls_the_session(calls: Callable[[], None]) -> None:
     for line, nth in lines_of(calls):
         traced(AtLine(line, nth, calls).trace, calls)
+        for _ in range(3):
+            calls()
+
+
+def test_a_debugger_calls_the_session_at_every_line(calls: Callable[[], None]) -> None:
+    """What it owes comes faster than one call drops it; the next calls drop the rest."""
+    left = EVERY_LINE
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in FILES:
+            return None if event == "call" and "jitree" not in frame.f_code.co_filename else trace
+        if event == "line":
+            left -= 1
+            assert left > 0, "the call does not end"
+            calls()
+        return trace
+
+    for _ in range(2):
+        traced(trace, calls)
         for _ in range(3):
             calls()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from jitree.regs.buffer import VmBuffer
 from jitree.regs.handles import HandleTable
 from jitree.regs.layout import (
     ACCESS_READ,
+    ENTRY,
     KIND_BUFFER,
     KIND_FIRST_REGISTERED,
     KIND_FREE,
@@ -307,3 +308,23 @@ def test_no_room_for_objects_that_are_made_later(table: HandleTable) -> None:
     with pytest.raises(ResourceExhaustedError):
         VmBuffer.parts(table, memoryview(b"data"), zeros, zeros, ACCESS_READ)
     assert (table.room, table.live_count) == (1000, 0)
+
+
+def test_a_full_table_takes_what_machine_code_has_left() -> None:
+    """And gives no entry behind its end."""
+    table = HandleTable(RefTypes(), capacity=4)
+
+    class Pool:
+        def __init__(self) -> None:
+            self.blank = table.reserve(2).tolist()
+
+        def withdraw(self) -> None:
+            while self.blank:
+                table.unreserve(self.blank.pop())
+
+    pool: Any = Pool()
+    table.handle_pool = pool
+    handles = [table.wrap(VmBuffer.alias(b"abc")) for _ in range(4)]
+    assert sorted(handles) == [table.base + place * ENTRY.size for place in range(4)]
+    with pytest.raises(ResourceExhaustedError):
+        table.wrap(VmBuffer.alias(b"abc"))

@@ -212,8 +212,12 @@ TESTS = {
     "A long list of numbers that another thread": [
         "api/test_sequences.py::test_lists_that_another_thread_shortens"
     ],
+    "A full table of handles gave": [
+        "regs/test_handles.py::test_a_full_table_takes_what_machine_code_has_left"
+    ],
     "A function that traces lines": [
         "api/test_traced_lines.py::test_a_debugger_calls_the_session",
+        "api/test_traced_lines.py::test_a_debugger_calls_the_session_at_every_line",
         "api/test_traced_lines.py::test_a_debugger_ends_the_call",
     ],
     "On a GPU, memory that went back to the driver": [
