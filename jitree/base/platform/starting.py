@@ -72,8 +72,8 @@ def go_after(process: int, niceness: int) -> None:
 
 
 def place_after(process: int, first: int, niceness: int) -> None:
-    """Sets the priority of a process: so much below one. As far as the system lets, which lowers any process,
-    and raises an administrator's, or any group."""
+    """Sets the priority of a process so much below one, as the system lets: that lowers any process, and
+    raises an administrator's, or any group."""
     with ignored(OSError):
         os.setpriority(os.PRIO_PROCESS, process, first + niceness)
     with ignored(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as group:

@@ -22,7 +22,7 @@ from typing import Final
 
 
 class Given:
-    """Finds the packages, each in its folders alone; before each import looks whether it is to wait."""
+    """Finds the packages, each in its folders alone: waits before each import while held."""
 
     def __init__(self, folders: dict[str, list[str]], work: int) -> None:
         self._folders = folders
