@@ -201,16 +201,17 @@ def test_many_processes_build_each_image_once(folder: Path) -> None:
 
 def test_what_is_wanted_is_taken_first(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[object] = []
-    monkeypatch.setattr(worklist, "go_after", lambda process, niceness: events.append((process, niceness)))
-    work = WorkList.create(7)
+    monkeypatch.setattr(worklist, "place_after", lambda *arguments: events.append(arguments))
+    work = WorkList.create(8)
     assert list(work) == [], "nothing is wanted yet"
     work.want(6)
     assert list(work) == []
-    work.order(range(7))
+    work.order(range(8))
     numbers = iter(work)
     assert next(numbers) == 0
     work.want(3)
     work.put_off(1)
+    work.put_off(7)
     work.want(0)
     work.put_aside(2)
     work.put_aside(5)
@@ -218,8 +219,12 @@ def test_what_is_wanted_is_taken_first(monkeypatch: pytest.MonkeyPatch) -> None:
         events.append(number)
         if number == 4:
             work.want(5)
-    gives_way = (os.getpid(), 5)
-    assert events == [3, 4, 5, 6, gives_way, 2, 1], "what has been taken is not taken again"
+        if number == 2:
+            work.bring(7)
+    process, first = os.getpid(), os.getpriority(os.PRIO_PROCESS, 0)
+    gives_way, is_back = (process, first, 5), (process, first, 0)
+    expected = [3, 4, 5, 6, gives_way, 2, is_back, 7, gives_way, 1]
+    assert events == expected, "what has been taken is not taken again"
     work.close()
 
 
@@ -250,7 +255,7 @@ def test_what_is_put_aside_waits_while_the_program_needs_the_processors(
         pauses.append(seconds)
         now[0] += 0.02
 
-    monkeypatch.setattr(worklist, "go_after", lambda process, niceness: None)
+    monkeypatch.setattr(worklist, "place_after", lambda *arguments: None)
     for module in (worklist, builder_process):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
     work.order(range(3))
@@ -266,11 +271,14 @@ def test_what_is_put_aside_waits_while_the_program_needs_the_processors(
     builder_process.wait_while_held(work.descriptor)
     assert len(pauses) == 6, "what a builder begins with waits, too"
     work.hold()
+    assert builder_process.Given({}, work.descriptor).find_spec("any") is None
+    assert len(pauses) == 9, "and each import"
+    work.hold()
     work.want(2)
-    assert next(numbers) == 2 and len(pauses) == 6, "a call waits for it"
+    assert next(numbers) == 2 and len(pauses) == 9, "a call waits for it"
     work.release()
     builder_process.wait_while_held(work.descriptor)
-    assert len(pauses) == 6, "the program does not need them any more"
+    assert len(pauses) == 9, "the program does not need them any more"
     work.close()
 
 

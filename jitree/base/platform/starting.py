@@ -68,7 +68,14 @@ def go_after(process: int, niceness: int) -> None:
     """Lowers the priority of a process below that of this one. Linux may share processors between sessions
     first (sched(7), autogroup): the niceness of a process that leads one says nothing to others, that of its
     group does."""
-    os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+    place_after(process, os.getpriority(os.PRIO_PROCESS, 0), niceness)
+
+
+def place_after(process: int, first: int, niceness: int) -> None:
+    """Sets the priority of a process so much below one, as the system lets: that lowers any process, and
+    raises an administrator's, or any group."""
+    with ignored(OSError):
+        os.setpriority(os.PRIO_PROCESS, process, first + niceness)
     with ignored(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as group:
         group.write(str(niceness))
 

@@ -22,12 +22,14 @@ from typing import Final
 
 
 class Given:
-    """Finds the packages, each in its folders alone."""
+    """Finds the packages, each in its folders alone: waits before each import while held."""
 
-    def __init__(self, folders: dict[str, list[str]]) -> None:
+    def __init__(self, folders: dict[str, list[str]], work: int) -> None:
         self._folders = folders
+        self._work = work
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        wait_while_held(self._work)
         return PathFinder.find_spec(name, self._folders[name]) if name in self._folders else None
 
 
@@ -72,9 +74,8 @@ if __name__ == "__main__":
     wait_while_held(kept)
     given = json.loads(sys.argv.pop(1))
     mapping = map_llvm(given["llvmlite"])
-    sys.meta_path.insert(0, Given(given))
+    sys.meta_path.insert(0, Given(given, kept))
     from jitree.codegen.image.build import main
 
     mapping.join()  # a process with several threads makes no copies
-    wait_while_held(kept)
     main()

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from jitree.base.finalizers import OwnedDescriptor
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.platform.files import MEMORY_FILE
-from jitree.base.platform.starting import go_after
+from jitree.base.platform.starting import place_after
 from jitree.errors import InternalError
 
 _WORD: Final = 4
@@ -35,8 +35,8 @@ image (``EX_TEMPFAIL``)."""
 _KINDS: Final = 1 << 24
 """A word is so many times the kind, and a number below that, larger for what comes before others."""
 _NICENESS_ASIDE: Final = 5
-"""Of a process once no call ends sooner by what is left: the program needs the processors more. When it waits
-or sleeps, it leaves them all the same."""
+"""Of a process while no call ends sooner by what it makes: the program needs the processors more. When it
+waits or sleeps, it leaves them all the same."""
 _PAUSE: Final = 0.002
 """Seconds between two looks of a builder that has nothing to do yet."""
 _HOLD: Final = 0.05
@@ -98,16 +98,17 @@ class WorkList:
 
     def __iter__(self) -> Iterator[int]:
         """Numbers that no process has taken yet; which, is decided when one is asked for. A process gives way
-        to the program from the first one that is put aside or off."""
-        has_given_way = False
+        to the program while it has one that is put aside or off."""
+        first, niceness = os.getpriority(os.PRIO_PROCESS, 0), 0
         while (taken := self._take()) is not None:
             number, kind = taken
             if kind == _NOT:
                 time.sleep(_PAUSE)
                 continue
-            if kind in (_ASIDE, _PUT_OFF) and not has_given_way:
-                go_after(os.getpid(), _NICENESS_ASIDE)
-                has_given_way = True
+            wanted = _NICENESS_ASIDE if kind in (_ASIDE, _PUT_OFF) else 0
+            if wanted != niceness:
+                niceness = wanted
+                place_after(os.getpid(), first, niceness)
             yield number
 
     def _take(self) -> tuple[int, int] | None:
