@@ -172,6 +172,15 @@ def audio(path: Path) -> Path:
     return g.saved(path, g.op("Softmax", g.linear(flat, hidden, 40), axis=-1))
 
 
+def waveform(path: Path) -> Path:
+    """The first layers of a recogniser of speech: 1-D convolutions over a second of samples."""
+    g = Graph()
+    x = g.input((1, 1, 16000))
+    for kernel, stride in ((10, 5), (3, 2), (3, 2), (3, 2)):
+        x = g.gelu(g.conv1d(x, 256, kernel, stride))
+    return g.saved(path, x)
+
+
 def keyword(path: Path) -> Path:
     """Words in a second of sound: depthwise separable convolutions (DS-CNN)."""
     g = Graph()
@@ -283,8 +292,8 @@ MODELS: Final[dict[str, Callable[[Path], Path]]] = {
     "mobilenet_v2": mobilenet_v2, "mobilenet_v3": mobilenet_v3, "efficientnet": efficientnet,
     "resnet18": resnet18, "convnext": convnext, "unet": unet,
     "super_resolution": super_resolution, "pose": pose, "style": style,
-    "audio": audio, "keyword": keyword, "tabular": tabular, "vit": vit, "bert": bert, "decoder": decoder,
-    "lstm": lstm,
+    "audio": audio, "waveform": waveform, "keyword": keyword, "tabular": tabular, "vit": vit, "bert": bert,
+    "decoder": decoder, "lstm": lstm,
 }  # fmt: skip
 QUANTISED: Final = ("mobilenet_v2", "resnet18", "lstm", "keyword")
 """Those that are also quantised: i8 weights and activations, as QuantizeLinear and DequantizeLinear say."""

@@ -19,7 +19,7 @@ PARTS: Final = 4
 """128-bit parts of a vector of 512 bits: instructions that work inside them are the cheap ones."""
 LINE_BYTES: Final = 64
 """Bytes of a line of the cache."""
-LARGEST_STRIDE: Final = 4
+LARGEST_STRIDE: Final = 8
 """Elements between lanes up to which whole rows are loaded."""
 _NARROWED: Final = ("i8", "i16", "i32")
 

@@ -62,7 +62,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize(
     "sizes", [(7, 7, 6, 3), (2, 20, 3, 3), (5, 13, 5, 2), (3, 3, 1, 7), (2, 33, 8, 1), (1, 37, 5, 3)]
 )

@@ -71,7 +71,7 @@ def test_a_product_without_elements(
 
 
 @pytest.mark.parametrize("count", [3, 16, 33])
-@pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, -1])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, 8, 9, -1])
 def test_strides_and_starts(count: int, stride: int) -> None:
     """Gathered loads, scattered stores, a loop that does not start at 0 and steps by 3."""
 
@@ -388,7 +388,7 @@ def test_tiles_of_processors(registers: int, copies: int, rows: int, monkeypatch
     check(function)
 
 
-@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("stride", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize("element", ["f32", "i8", "f64"])
 @pytest.mark.parametrize("count", [1, 3, 13, 32, 41])
 def test_strided_rows_end_with_the_last_lane(count: int, stride: int, element: str) -> None:
