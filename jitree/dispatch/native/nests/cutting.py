@@ -214,19 +214,28 @@ def best_cut(nests: Sequence[Nest], scratch: set[Value]) -> Cut | None:
     if sum(map(_work, nests)) < LEAST_WORK:
         return None
     best: Cut | None = None
+    whole = sum(map(_time, nests))
+
+    def merit(cut: Cut) -> tuple[float, bool]:
+        share = min(whole / sum(_time(part.nest) for part in cut.nests), 1)
+        is_outer = all(part.level in (None, *part.nest.plan.outer) for part in cut.nests)
+        return min(cut.most, _ENOUGH) * share, is_outer
 
     def may_be_better(parts: int) -> bool:
-        return best is None or _merit(best) < (min(parts, _ENOUGH), True)
+        return best is None or merit(best) < (min(parts, _ENOUGH), True)
 
     for last, level in _candidates(nests, may_be_better):
         cut = _Cutter(nests, scratch, last, level).cut()
-        if cut is not None and (best is None or _merit(cut) > _merit(best)):
+        if cut is not None and (best is None or merit(cut) > merit(best)):
             best = cut
     return best
 
 
-def _merit(cut: Cut) -> tuple[int, bool]:
-    return min(cut.most, _ENOUGH), all(part.level in (None, *part.nest.plan.outer) for part in cut.nests)
+def _time(nest: Nest) -> float:
+    """The work of a nest, of which empty lanes are a part: a loop that is parted may leave more of them."""
+    plan = nest.plan
+    count = 0 if plan.vector is None else _greatest(plan.vector)
+    return _work(nest) * (-(-count // plan.lanes) * plan.lanes / count if count else 1)
 
 
 def _candidates(nests: Sequence[Nest], may_be_better: Callable[[int], bool]) -> Iterator[tuple[Nest, Level]]:

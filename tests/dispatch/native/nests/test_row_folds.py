@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 
 from jitree.base.platform import processor
+from jitree.dispatch.native import nests
+from jitree.dispatch.native.build import build
 from jitree.dispatch.native.nests import folds, passes, planner
 from jitree.dispatch.native.nests.body import Body as Written
 from jitree.dispatch.native.nests.cutting import best_cut
 from jitree.dispatch.native.nests.loops import LoopRange
 from jitree.dispatch.native.nests.writer import Writer
+from jitree.dispatch.native.source import from_program
 from jitree.dispatch.native.ssa import SsaFunction
+from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests.checking import check, some_memory
 from tests.dispatch.native.nests.harness import Compiled
-from tests.dispatch.native.nests.programs import Body, Level, Text, only_nest, program
+from tests.dispatch.native.nests.programs import Body, Level, LoopText, Text, as_module, only_nest, program
 
 masks_of_processor = folds.has_masks.__wrapped__
 
@@ -147,6 +151,36 @@ def test_parts_of_stores(ends: tuple[int, ...], monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(passes, "_write_loops", write_parts)
     check(padded(25, 5, 2, "i8"))
+
+
+def test_parts_leave_few_lanes_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of planes of 25 by 5, then rows of a padded image: parts of rows would be 25, of 5 lanes each
+    in the product, parts of features are 16 of whole planes."""
+    monkeypatch.setattr(folds, "has_masks", lambda: False)
+    text = Text()
+
+    def nest(sizes: tuple[int, ...], body: Body) -> None:
+        start, step = text.constant(0), text.constant(1)
+        loops = [LoopText("cmp.lt.i64.s", start, text.constant(size), step) for size in sizes]
+        text.nest(loops, lambda at: body(text, at))
+
+    def product(text: Text, at: list[str]) -> None:
+        out = text.index(0, (at[0], 125), (at[1], 1))
+        left = text.load("i8.s", 1, text.index(0, (at[0], 64), (at[2], 1)))
+        right = text.load("i8.s", 2, text.index(0, (at[2], 125), (at[1], 1)))
+        text.store("i32", 3, out, text.op("fma.i32", left, right, text.load("i32", 3, out)))
+
+    def pad(text: Text, at: list[str]) -> None:
+        value = text.load("i32", 3, text.index(0, (at[0], 125), (at[1], 5), (at[2], 1)))
+        text.store("i8", 0, text.index(0, (at[0], 189), (at[1], 7), (at[2], 1)), value)
+
+    nest((64, 125, 64), product)
+    nest((64, 25, 5), pad)
+    text.lines.append("return []")
+    function = build(from_program(BytecodeModule.load(as_module(text).build()).program), 0)
+    found = [nest for nest in nests.find(function) if isinstance(nest, nests.Nest)]
+    cut = best_cut(found, {found[0].structure.stores[0].buffer})
+    assert cut is not None and [part.level.extent for part in cut.nests if part.level] == [64, 64]
 
 
 def test_few_instructions_are_stored_row_by_row() -> None:
