@@ -58,7 +58,7 @@ def check(
 
 
 check_one_of_many = partial(check, pipeline_of=mostly_quick)
-"""For tests of so many nests that a quarter of them has all that kernels are made by."""
+"""For tests of thirty nests and more for each processor: some are surely compiled as those of kernels are."""
 
 
 def _at_the_end(pages: Pages, given: Bytes) -> Bytes:

@@ -115,7 +115,7 @@ def test_sizes_of_the_call(sizes: tuple[int, int, int], transposed: bool) -> Non
     bounds: list[Bound] = [argument(number) for number in range(3)]
     function = program([Level(bound) for bound in bounds], product(sizes, transposed))
     assert takes_pairs(function)
-    check_one_of_many(function, sizes, memory())
+    check(function, sizes, memory())
 
 
 @pytest.mark.usefixtures("_choice")
@@ -159,7 +159,7 @@ RANGES = {
 def test_ranges(name: str, transposed: bool) -> None:
     sizes = (6, 35, 24)
     function = program([Level(size) for size in sizes], product(sizes, transposed))
-    check_one_of_many(function, memory=memory(*RANGES[name]))
+    check(function, memory=memory(*RANGES[name]))
 
 
 def differs_without_the_look(
