@@ -28,7 +28,7 @@ from jitree.tools.benchmark_report import (
     render,
 )
 from jitree.tools.element_parsing import parse_integer
-from jitree.tools.flags import ParsedFlags, command, flag_set
+from jitree.tools.flags import ParsedFlags, command, flag_set, whole_file
 from jitree.tools.observe_flags import is_profiled, profiling, wait_for_compiled_code
 from jitree.tools.program import OpenedProgram, find_function, open_devices, open_program, show_statistics
 from jitree.tools.reporting import error_line, in_colours, use_colours
@@ -407,7 +407,7 @@ def _load(device: Device, flags: ParsedFlags) -> Executable:
             "no executable was given: --executable_format=embedded-elf-x86_64 --executable_file=<file>"
         )
     try:
-        data = Path(path).read_bytes()
+        data = whole_file(path)
     except OSError as error:
         errors.pass_interruption(error)
         raise errors.NotFoundError(f"cannot read '{path}': {error.strerror}{near_path(path)}") from None

@@ -191,6 +191,9 @@ def command(flag_set: FlagSet) -> Callable[[Callable[[ParsedFlags], int]], Calla
     return decorate
 
 
+_LONGEST_FLAGFILE: Final = 1 << 24
+
+
 def _expand(arguments: Sequence[str], depth: int, file: str) -> Iterator[tuple[str, str]]:
     """Replaces flag files by their lines, and says where each argument stands."""
     if depth > _MAX_FLAGFILE_DEPTH:
@@ -211,9 +214,20 @@ def _expand(arguments: Sequence[str], depth: int, file: str) -> Iterator[tuple[s
         yield from _expand(lines, depth + 1, _unquote(path))
 
 
+def whole_file(path: str, most: int = 1 << 30) -> bytes:
+    """The bytes of a file or pipe. INVALID_ARGUMENT for more than ``most``: a device may never end."""
+    data = bytearray()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            data += piece
+            if len(data) > most:
+                raise InvalidArgumentError(f"'{path}' has more than {most} bytes, or is a device without end")
+    return bytes(data)
+
+
 def _flagfile_lines(path: str) -> list[str]:
     try:
-        text = Path(path).read_text()
+        text = whole_file(path, _LONGEST_FLAGFILE).decode()
     except OSError as error:
         pass_interruption(error)
         raise NotFoundError(f"cannot read flag file '{path}': {error.strerror}{near_path(path)}") from None

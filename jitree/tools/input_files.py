@@ -7,7 +7,6 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -23,6 +22,7 @@ from jitree.errors import (
     UnimplementedError,
     pass_interruption,
 )
+from jitree.tools.flags import whole_file
 from jitree.types import BY_NAME, CLASS_BOOLEAN, ElementType, format_shaped_type, is_packed
 
 Image = npt.NDArray[Any]
@@ -190,7 +190,7 @@ def _image(path: str) -> tuple[Image, _Wish]:
     name, _, query = path.partition("?")
     wish = _wish(dict(parse_qsl(query, keep_blank_values=True)))
     try:
-        data = Path(name).read_bytes()
+        data = whole_file(name)
     except FileNotFoundError:
         raise NotFoundError(f"unable to open file `{name}`: it does not exist{near_path(name)}") from None
     except OSError as error:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jitree.errors import StatusError
+from jitree.errors import InvalidArgumentError, StatusError
+from jitree.tools import flags
 from jitree.tools.flags import Flag, FlagSet, Kind, ParsedFlags, Support, help_of, parse_flags
 
 FLAGS = FlagSet(
@@ -114,3 +115,12 @@ def test_help_is_a_flag_file_of_the_defaults(tmp_path: Path) -> None:
     path.write_text(help_of(FLAGS))
     assert parse(f"--flagfile={path}").values == parse().values
     assert "--count=7\n" in path.read_text() and "gone" not in path.read_text()
+
+
+def test_devices_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were read until there was no memory."""
+    with pytest.raises(InvalidArgumentError, match=r"'/dev/zero' has more than 3000000 bytes"):
+        flags.whole_file("/dev/zero", 3_000_000)
+    monkeypatch.setattr(flags, "_LONGEST_FLAGFILE", 1 << 10)
+    with pytest.raises(InvalidArgumentError, match="a device without end"):
+        flags._flagfile_lines("/dev/zero")
