@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -402,3 +402,20 @@ def test_stop_of_iteration_that_a_handler_raises_leaves_no_binding_out(
     state = (layout_of(KernelDispatch).packer().pack(*fields), bytes(16), bytes(16), bytes(16), 0, 0)
     with pytest.raises(StopIteration):
         arguments.read_grid(state)
+
+
+def test_the_thread_that_waits_for_others_rests_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    resting = interrupts.resting(1234)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            resting.__exit__(None, None, None)
+
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(sleep=sleep))
+    resting.__enter__()
+    interrupts._look(5678)
+    assert not slept, "another job's"
+    interrupts._look(1234)
+    assert len(slept) == 3

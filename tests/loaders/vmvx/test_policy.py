@@ -463,23 +463,6 @@ def test_a_kernel_by_which_a_call_ends_sooner_after_all_is_brought_forward(
     assert brought and brought[0] == [0]
 
 
-def test_the_thread_that_waits_for_others_rests_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    resting = interrupts.resting(1234)
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
-            resting.__exit__(None, None, None)
-
-    monkeypatch.setattr(interrupts, "time", SimpleNamespace(sleep=sleep))
-    resting.__enter__()
-    interrupts._look(5678)
-    assert not slept, "another job's"
-    interrupts._look(1234)
-    assert len(slept) == 3
-
-
 @pytest.mark.parametrize(("tier", "count"), [("auto", 1), ("native", 0), ("fast", 0)])
 def test_a_builder_starts_as_a_program_is_loaded(
     tier: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
