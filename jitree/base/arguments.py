@@ -46,7 +46,7 @@ def shown(value: object) -> str:
 def text_of(error: BaseException) -> str:
     """What an error says. Its class may have code for that, which may fail."""
     try:
-        return str(error)
+        return str.__str__(str(error))  # also where it gives a string of a class of its own
     except Exception as failure:
         if is_interruption(failure):
             raise

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree import errors
+from jitree.base.arguments import text_of
 from jitree.base.near_names import near_path
 from jitree.tools import devices
 from jitree.tools.benchmark_report import (
@@ -408,9 +409,10 @@ def _load(device: Device, flags: ParsedFlags) -> Executable:
         )
     try:
         data = whole_file(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter of a name that no file can have
         errors.pass_interruption(error)
-        raise errors.NotFoundError(f"cannot read '{path}': {error.strerror}{near_path(path)}") from None
+        reason = error.strerror if isinstance(error, OSError) else text_of(error)
+        raise errors.NotFoundError(f"cannot read '{path}': {reason}{near_path(path)}") from None
     format = flags.text("executable_format")
     need = need_of_executable(memoryview(data), format)
     if need is not None:

@@ -20,6 +20,7 @@ from jitree.api.calls.declaration import Parameter
 from jitree.api.calls.number_packing import DoublePacker, IntegerPacker, NumberPacker, SinglePacker
 from jitree.api.calls.reference_packing import ReferencePacker
 from jitree.api.calls.tensor_packing import ArrayTransfer, ready_view
+from jitree.base.arguments import said
 from jitree.errors import InvalidArgumentError, StatusError
 from jitree.regs.list import VmList
 from jitree.regs.ref_types import RefTypes
@@ -474,3 +475,19 @@ def test_references_do_not_leak(module: Module) -> None:
             module.add(X, None)
     assert sys.getrefcount(X) == before
     assert module.session.context.table.live_count < 50
+
+
+def test_what_an_error_says_is_plain_text() -> None:
+    """Also where its class gives a string of another class, which has code of its own."""
+
+    class Text(str):
+        def __format__(self, form: str) -> str:
+            raise OSError("no")
+
+        __str__ = __len__ = __getitem__ = __add__ = __format__  # type: ignore[assignment]
+
+    class Odd(Exception):
+        def __str__(self) -> str:
+            return Text("odd")
+
+    assert said(Odd()) == "Odd: odd"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jitree.dispatch.context import Context
-from jitree.errors import StatusError
+from jitree.errors import NotFoundError, StatusError
 from jitree.tools import benchmark, benchmark_report
 from tests.api.direct import needs_machine_code
 from tests.assembler import Assembler
@@ -327,3 +327,10 @@ def test_numbers_and_lists_that_are_kept(capsys: pytest.CaptureFixture[str], tmp
     assert benchmark.main([*flags, "--benchmark_min_time=2x"]) == 0
     shown = capsys.readouterr().out
     assert "i32=-2\n" in shown and "i64=-3\n" in shown and "f32=1.5\n" in shown and "i32=0" in shown
+
+
+@pytest.mark.parametrize("name", ["a\ud800", "a\0"])
+def test_an_executable_with_a_name_that_no_file_has(name: str) -> None:
+    flags = ["--device=local-sync", "--executable_format=vmvx-bytecode-fb", f"--executable_file={name}"]
+    with pytest.raises(NotFoundError, match="cannot read 'a"):
+        benchmark.executable_main(flags)
