@@ -323,15 +323,11 @@ def test_an_estimate_follows_from_what_the_builder_has_taken_so_far(
     monkeypatch.setattr(image.Provider, "builder", SimpleNamespace(work=WorkList.create(4)))
     (work,) = images._work()
     share, before = (1 - START_SECONDS) / 2, images.progress
-    assert images.shares == pytest.approx([share] * 4)
-    assert images.start_seconds == START_SECONDS
+    assert images.start_seconds == START_SECONDS and images.shares == pytest.approx([share] * 4)
     work.note(3 * START_SECONDS, START_SECONDS)
-    assert images.shares == pytest.approx([3 * share] * 4)
-    assert images.start_seconds == 0.0
+    assert images.start_seconds == 0.0 and images.shares == pytest.approx([3 * share] * 4)
     work.note(2.0, 1.0)
-    pace = work.pace
-    assert pace is not None
-    whole = pace * (START_SECONDS + 8 * share)
+    whole = (work.pace or 0.0) * (START_SECONDS + 8 * share)
     assert images.estimate == pytest.approx(START_SECONDS + (whole - START_SECONDS) / 2)
     assert images.progress != before
     work.close()

@@ -440,18 +440,8 @@ def _starts(parts: Sequence[NestPart], buffer: Value) -> Iterator[Start]:
         return
     (storing, fill, store), (summing, nest, _), *_ = touching
     is_alone = len(fill.structure.accesses) == 1 and store.bytes >= _WHOLE
-    if is_alone and constant(store.stored) is not None and _are_in_registers(nest.plan):
+    if is_alone and constant(store.stored) is not None and nest.plan.loads_sums_once:
         yield Start(buffer, store.stored, storing, summing)
-
-
-def _are_in_registers(plan: Plan) -> bool:
-    """Whether each sum is loaded once: in front of its reductions, which have iterations."""
-    return (
-        not (plan.in_order or plan.block or plan.packed)
-        and bool(plan.accumulators)
-        and all(level.extent for level in plan.reductions)
-        and (plan.alternative is None or _are_in_registers(plan.alternative))
-    )
 
 
 def _unit(nest: Nest, level: Level) -> int | None:

@@ -79,6 +79,16 @@ class Plan(NamedTuple):
         """Loads may find the very element that the same iteration stores, through another reference."""
         return not self.reductions
 
+    @property
+    def loads_sums_once(self) -> bool:
+        """In front of its reductions, which have iterations."""
+        return (
+            not (self.in_order or self.block or self.packed)
+            and bool(self.accumulators)
+            and all(level.extent for level in self.reductions)
+            and (self.alternative is None or self.alternative.loads_sums_once)
+        )
+
 
 class PlannedNest(NamedTuple):
     """Holds what is known of a nest."""
