@@ -86,8 +86,7 @@ with warnings.catch_warnings(record=True) as caught:
         call()
 for process in processes:
     try:
-        os.kill(process, signal.SIGCONT)
-        os.kill(process, signal.SIGKILL)
+        os.killpg(process, signal.SIGKILL)  # its copies, too: those that are stopped would stay
     except ProcessLookupError:
         pass
 for item in caught:
