@@ -60,8 +60,6 @@ def _factors(node: Any, sizes: Sequence[int], weights: Mapping[str, Any]) -> lis
 def _elements(size: int, factor: int, coordinates: bytes, rounding: bytes) -> Any:
     """The elements that are taken along a dimension, as ONNX says; None for forms that are not known."""
     steps = np.arange(size * factor)
-    if factor == 1:
-        return steps
     if coordinates == b"asymmetric":
         places = steps / factor
     elif coordinates in (b"half_pixel", b"pytorch_half_pixel"):

@@ -71,6 +71,7 @@ UNCHANGED = {
     "very large": ("", "1,1,1e9,1e9", "4,4"),
     "not a number": ("", "1,1,nan,2", "4,4"),
     "by region": (', coordinate_transformation_mode="tf_crop_and_resize"', "1,1,2,2", "4,4"),
+    "by region, as many": (', coordinate_transformation_mode="tf_crop_and_resize"', "1,1,1,1", "4,4"),
     "unknown rounding": (', nearest_mode="up"', "1,1,2,2", "4,4"),
     "some dimensions": (", axes=[2,3]", "1,1,2,2", "4,4"),
     "too few scales": ("", "1,1,2,2", "4"),

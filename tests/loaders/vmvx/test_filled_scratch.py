@@ -97,6 +97,25 @@ def test_sums_begin_with_what_no_loop_stores(constant: str, columns: int, cuts: 
     assert [(start.storing, start.summing) for cut in cuts for start in cut.starts] == [(0, 1)]
 
 
+def test_constants_that_sums_elsewhere_read_are_stored(cuts: list[Cut]) -> None:
+    """Scratch memory with one number, by which a sum in the program's buffer multiplies."""
+    text = KernelText(2)
+    factors, factor = text.scratch(16 * 64), text.constant(1.5, "f32")
+
+    def add(at: list[str]) -> None:
+        place = text.index(0, (at[0], 64), (at[1], 1))
+        element = text.load("f32", 3, text.index(0, (at[2], 64), (at[1], 1)))
+        product = text.op("mul.f32", text.load("f32", factors, place), element)
+        text.store("f32", 4, place, text.op("add.f32", text.load("f32", 4, place), product))
+
+    text.loops([1024], lambda at: text.store("f32", factors, at[0], factor))
+    text.loops([16, 64, 100], add)
+    numbers = np.random.default_rng(5).normal(0, 1, 6400).astype(np.float32)
+    with patch.object(context, "MemoryBlock", _garbage):
+        assert same(text, 1, (), [aligned(numbers), aligned(np.zeros(1024, np.float32))]) > 1
+    assert [(len(cut.filled), cut.starts) for cut in cuts] == [(1, ())]
+
+
 ASSUMED: Final = ("a sign", "no product wraps", "a quotient")
 
 

@@ -436,8 +436,8 @@ def _touching(parts: Sequence[NestPart], buffer: Value) -> list[tuple[int, Nest,
 def _starts(parts: Sequence[NestPart], buffer: Value) -> Iterator[Start]:
     """Finds what sums in a filled buffer begin with: what a nest stores that does nothing else."""
     touching = _touching(parts, buffer)
-    if len(touching) < 2:
-        return
+    if len(touching) < 2 or not any(one.buffer is buffer for one in touching[1][1].structure.stores):
+        return  # others that read the constant load it
     (storing, fill, store), (summing, nest, _), *_ = touching
     is_alone = len(fill.structure.accesses) == 1 and store.bytes >= _WHOLE
     if is_alone and constant(store.stored) is not None and nest.plan.loads_sums_once:
