@@ -20,6 +20,8 @@ _ALIGNMENT_KEY: Final = "general.alignment"
 _DEFAULT_ALIGNMENT: Final = 32
 _MAXIMUM_RANK: Final = 8
 """ggml itself has 4."""
+_LONGEST_NAME: Final = (1 << 16) - 1
+"""Bytes of a key, as the format has it, or of a tensor's name."""
 _MOST_TEXTS: Final = 1 << 21
 """Keys, names and strings of a file. A sparse file of any length takes no room on a disk."""
 
@@ -85,7 +87,10 @@ class _Cursor:
         return self.take(self.u64(what), what)
 
     def text(self, what: str) -> str:
+        """A key or a name, which is kept: of a sparse file it may have any length."""
         raw = self.raw_text(what)
+        if len(raw) > _LONGEST_NAME:
+            raise InvalidArgumentError(f"{what} has {len(raw)} bytes; at most {_LONGEST_NAME}")
         try:
             return str(raw, "utf-8")
         except UnicodeDecodeError:

@@ -49,6 +49,8 @@ _FILE_ALIGNMENT: Final = 4096
 _PATTERN_ROOM: Final = 16
 _MOST_SHARED: Final = 16
 """How often the bytes of a file may be read on average, as entries, names and metadata."""
+_MOST_TEXT: Final = 1 << 28
+"""Bytes of all names and metadata, which are some millions of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +64,14 @@ class _Tables:
 
 
 class _Claims:
-    """Counts what tables claim: those that share bytes make much of a small file, and take long."""
+    """Counts what tables claim: those that share bytes make much of a small file, and take long. So do
+    texts of a sparse file, which has any number of bytes."""
 
     def __init__(self, size: int) -> None:
         """``size``: bytes of the file."""
         self._size = size
         self._claimed = 0
+        self._texts = 0
 
     def add(self, length: int) -> None:
         """OUT_OF_RANGE for too many bytes in all."""
@@ -76,6 +80,16 @@ class _Claims:
             raise errors.OutOfRangeError(
                 f"entries, names and metadata claim more than {_MOST_SHARED} times the {self._size} bytes of "
                 "the file: they overlap; it is damaged"
+            )
+
+    def add_text(self, length: int) -> None:
+        """INVALID_ARGUMENT for more than is kept, before it is."""
+        self.add(length)
+        self._texts += length
+        if self._texts > _MOST_TEXT:
+            raise errors.InvalidArgumentError(
+                f"names and metadata claim {self._texts} bytes; at most {_MOST_TEXT}: write the archive "
+                "without metadata, or as several"
             )
 
 
@@ -143,15 +157,18 @@ def _read_entries(file: ParameterFile, tables: _Tables, claims: _Claims) -> list
             raise errors.OutOfRangeError(
                 f"entry {number} claims {size} bytes with {remaining} left in the entry table"
             )
+        claims.add(size)
         name = _metadata(file.view, tables, f"name of entry {number}", *references[:2])
+        claims.add_text(len(name))
         try:
             key = str(name, "utf-8")
         except UnicodeDecodeError:
             raise errors.InvalidArgumentError(
                 f"the name of entry {number} is not UTF-8: {bytes(name)!r}"
             ) from None
-        metadata = bytes(_metadata(file.view, tables, f"metadata of parameter '{key}'", *references[2:]))
-        claims.add(size + len(name) + len(metadata))
+        described = _metadata(file.view, tables, f"metadata of parameter '{key}'", *references[2:])
+        claims.add_text(len(described))
+        metadata = bytes(described)
         if kind == SPLAT_TYPE:
             entries.append(_splat(file.view, position, size, key, metadata))
         elif kind == DATA_TYPE:

@@ -151,8 +151,10 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
     except errors.StatusError:
         raise
     except DAMAGE as error:
+        errors.pass_interruption(error)
         raise errors.InvalidArgumentError(f"no numpy archive: {error}") from None
     except UNKNOWN as error:
+        errors.pass_interruption(error)
         raise errors.UnimplementedError(f"this numpy archive cannot be read: {error}") from None
 
 
@@ -189,6 +191,7 @@ def _member(file: ParameterFile, archive: zipfile.ZipFile, member: zipfile.ZipIn
         try:
             data = memoryview(archive.read(member))
         except DAMAGE as error:
+            errors.pass_interruption(error)
             raise errors.InvalidArgumentError(
                 f"parameter '{key}' of '{file.name}' is damaged: {error}"
             ) from None

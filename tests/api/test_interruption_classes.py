@@ -29,7 +29,7 @@ from jitree.errors import (
 from jitree.hal import heap
 from jitree.hal.groups import rendezvous
 from jitree.modules.hal import pacing
-from jitree.params import entry
+from jitree.params import ParameterIndex, entry, numpy_files
 from jitree.regs import buffer
 from jitree.tools import values
 from jitree.vmfb import archive
@@ -66,6 +66,19 @@ def test_where_a_process_is_asked(alarm: Callable[..., Any], monkeypatch: pytest
                     echo.two(np.ones(4, np.float32), 7)
             first, second = echo.two(np.ones(4, np.float32), 7)
             assert second == 7 and list(np.asarray(first)) == [2.0] * 4
+
+
+@pytest.mark.parametrize("place", ["_check_apart", "zipfile.ZipFile.read"])
+def test_where_an_archive_of_numpy_is_read(
+    place: str, alarm: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told as a damaged file."""
+    np.savez_compressed(tmp_path / "a.npz", w=np.ones(4, np.float32))
+    monkeypatch.setattr(f"{numpy_files.__name__}.{place}", alarm)
+    index = ParameterIndex()
+    with pytest.raises(Late):
+        index.load(tmp_path / "a.npz")
+        index.get("w").contents()
 
 
 def test_where_an_argument_is_converted(alarm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +189,7 @@ _OTHERS = {
     "integrations/streams.py": "the request fails by it",
     "tools/main.py": "the process ends by it",
 }  # fmt: skip
-_WIDE = {"OSError", "TimeoutError", "Exception"}
+_WIDE = {"OSError", "TimeoutError", "Exception", "DAMAGE"}
 
 
 def _name(node: ast.AST) -> str:

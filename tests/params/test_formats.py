@@ -135,6 +135,19 @@ def test_gguf_of_zeros(head: bytes, refusal: str, tmp_path: Path, monkeypatch: p
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("counts", "what"), [((0, 1), "key 0"), ((1, 0), "name of tensor 0")], ids=["key", "name"]
+)
+def test_gguf_of_one_long_text(counts: tuple[int, int], what: str, tmp_path: Path) -> None:
+    """A sparse file of 4 kB on the disk took three times what it claims, all memory."""
+    path = tmp_path / "a.gguf"
+    with path.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQQ", 3, *counts, 1 << 26))
+        file.truncate(1 << 27)
+    with pytest.raises(InvalidArgumentError, match=f"{what} has {1 << 26} bytes; at most 65535"):
+        load(path)
+
+
 def test_gguf_alignment_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     values = [gguf_string("general.alignment") + struct.pack("<II", 4, 64)]

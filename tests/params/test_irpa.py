@@ -190,6 +190,18 @@ def test_small_files_that_claim_much(tmp_path: Path, numbers: tuple[int, int, in
     assert [entry.metadata for entry in load(path).values()] == 40 * [path.read_bytes()[-320:][:100]]
 
 
+@pytest.mark.parametrize("numbers", [(1, 1, 0), (1, 2, 600)])
+def test_sparse_texts(numbers: tuple[int, int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of some kB on the disk may have texts of any length: they were kept."""
+    path = tmp_path / "a.irpa"
+    path.write_bytes(many(*numbers))
+    assert len(load(path)) == numbers[1]
+    claimed = 8 if numbers[2] == 0 else 8 + 600
+    monkeypatch.setattr("jitree.params.irpa._MOST_TEXT", claimed - 1)
+    with pytest.raises(InvalidArgumentError, match=f"names and metadata claim {claimed} bytes; at most"):
+        load(path)
+
+
 @pytest.mark.parametrize("text", ['{"shape": [1e999]', '{"shape": [1]'])
 @pytest.mark.parametrize("element", ["f32", "(2f4,f4", "f4,(2", "V-1", "\0"])
 def test_metadata_that_numpy_or_python_cannot_read(tmp_path: Path, text: str, element: str) -> None:

@@ -241,6 +241,10 @@ TESTS = {
         "cuda/test_exchange_functions.py::test_a_tensor_of_sizes_that_no_array_has_is_given_back",
     ],
     "A gguf file that is sparse": ["params/test_formats.py::test_gguf_of_zeros"],
+    "the rest of which is a hole": [
+        "params/test_formats.py::test_gguf_of_one_long_text",
+        "params/test_irpa.py::test_sparse_texts",
+    ],
     "when a function was looked up whose declaration": ["api/test_declaration.py::test_long_declarations"],
     "(npz) that is sparse": [
         "params/test_formats.py::test_npz_whose_list_is_sparse",
