@@ -23,8 +23,8 @@ GROUPS = 60
     [
         (0.1, 4.0, True, ALL),
         (0.1, 4.0, False, LATER),
-        (3.5, 4.0, True, ALL),
-        (3.7, 4.0, True, NOTHING),  # full speed is worth a tenth
+        (4.5, 4.0, True, ALL),  # guesses err by more than what a wait would save
+        (4.7, 4.0, True, NOTHING),
         (10.0, 4.0, True, NOTHING),
         (10.0, 4.0, False, NOTHING),
         (0.0, 0.0, True, NOTHING),
