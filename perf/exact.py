@@ -4,7 +4,7 @@ A model is computed once more in 64 bits, by the reference implementation of ONN
 a runtime. An error is the largest difference from that over its largest value. A peer counts for `best`
 where its error is at most `FACTOR` times the larger one of jitree's and onnxruntime's: what is faster since
 it computes something else (Winograd's convolutions, functions by short polynomials) is printed beside, with
-a mark, and has ratios of its own.
+a mark, and the table has ratios to these peers alone.
 """
 
 from __future__ import annotations
