@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from jitree.base.records import NamedTuple
 from jitree.compiling.onnx_files import FUNCTION
-from jitree.compiling.onnx_inputs import inputs_of, shape_of
+from jitree.compiling.onnx_inputs import inputs_of
+from jitree.compiling.onnx_nodes import shape_of
 from jitree.compiling.programs import CompilerWork
 from jitree.errors import StatusError, UnavailableError
 

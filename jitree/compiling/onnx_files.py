@@ -21,7 +21,7 @@ Transposed convolutions are written in phases (`onnx_phases.py`), recurrent oper
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,15 +30,23 @@ import numpy as np
 from jitree.base.records import NamedTuple
 from jitree.compiling.onnx_inputs import (
     ChosenInputs,
-    Shape,
     check_model,
     choose,
     inputs_of,
-    integers,
     operator_of,
-    shape_of,
     tensors_of,
     type_name,
+)
+from jitree.compiling.onnx_nodes import (
+    KnownValues,
+    NodeChain,
+    Shape,
+    graphs_in,
+    graphs_of,
+    integers,
+    names_of,
+    shape_of,
+    taken_in,
 )
 from jitree.compiling.onnx_phases import part_phases
 from jitree.compiling.onnx_recurrent import RECURRENT, write_steps
@@ -49,7 +57,6 @@ from jitree.errors import InvalidArgumentError, ResourceExhaustedError, Unavaila
 _PADDING: Final[dict[str, Any]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 """Modes of ONNX, and of numpy."""
 _MOST_PIECES: Final = 32
-_WINDOWED: Final = ("Conv", "MaxPool", "AveragePool")
 
 OLDEST_OPSET: Final = 17
 """The importer is written for this and later ones; it knows old forms of some operators only."""
@@ -63,36 +70,26 @@ _LARGEST: Final = (1 << 31) - (16 << 20)
 def replace_forms(model: Any) -> None:
     """Replaces forms of operators. It takes away what no window reaches, where there is one window, and
     takes what pads out of the tensor. Shapes have to be known."""
-    graph = model.graph
-    shapes: dict[str, Shape | None] = {weight.name: tuple(weight.dims) for weight in graph.initializer}
-    shapes |= {value.name: shape_of(value) for value in (*graph.input, *graph.value_info)}
-    weights = {weight.name: weight for weight in graph.initializer}
+    _replace(model.graph, KnownValues({}, {}), names_of(model.graph))
+
+
+def _replace(graph: Any, outside: KnownValues, names: set[str]) -> None:
+    known = outside.within(graph)
     for index in reversed(range(len(graph.node))):
         node = graph.node[index]
-        if not node.input:
-            continue
-        if node.op_type in _WINDOWED and len(node.output) == 1:
-            ends = _trimmed(node, shapes)
-            if ends:
-                _slice_before(graph, index, ends)
-        elif node.op_type == "Pad":
-            _pad(graph, index, shapes.get(node.input[0]), weights)
-        elif node.op_type == "DepthToSpace":
-            _order_channels(graph, index, shapes.get(node.input[0]))
-        elif node.op_type == "ConvTranspose":
-            part_phases(graph, index, shapes.get(node.input[0]), weights)
-        elif node.op_type == "Resize":
-            round_down(node, shapes.get(node.input[0]), weights)
-        elif node.op_type in RECURRENT:
-            write_steps(graph, index, shapes, weights)
+        form = _FORMS.get(operator_of(node))
+        if form is not None and node.input and any(node.output):
+            output = next(name for name in node.output if name)
+            chain = NodeChain(f"{output}__{node.op_type}", names)
+            form(node, known, chain)
+            chain.put(graph, index)
+        for inner in graphs_of(node):
+            _replace(inner, known, names)
 
 
-def _order_channels(graph: Any, index: int, shape: Shape | None) -> None:
+def _order_channels(node: Any, known: KnownValues, chain: NodeChain) -> None:
     """Makes blocks the slower channels of a DepthToSpace."""
-    import onnx
-
-    node = graph.node[index]
-    attributes = {one.name: one for one in node.attribute}
+    attributes, shape = {one.name: one for one in node.attribute}, known.shapes.get(node.input[0])
     if "mode" not in attributes or attributes["mode"].s != b"CRD" or shape is None or len(shape) != 4:
         return
     block = attributes["blocksize"].i ** 2 if "blocksize" in attributes else 0
@@ -101,73 +98,50 @@ def _order_channels(graph: Any, index: int, shape: Shape | None) -> None:
     attributes["mode"].s = b"DCR"
     order = np.arange(shape[1]).reshape(-1, block).T
     if len(order.T) > 1:
-        name = f"{node.output[0]}__ordered"
-        graph.initializer.append(onnx.numpy_helper.from_array(order.flatten(), f"{name}_channels"))
-        inputs = [node.input[0], f"{name}_channels"]
-        node.input[0] = name
-        graph.node.insert(index, onnx.helper.make_node("Gather", inputs, [name], name, axis=1))
+        node.input[0] = chain.gathered(node.input[0], order.flatten(), 1)
 
 
-def _pad(graph: Any, index: int, shape: Shape | None, weights: dict[str, Any]) -> None:
+def _pad(node: Any, known: KnownValues, chain: NodeChain) -> None:
     """Replaces padding by elements of the tensor."""
-    import onnx
-
-    node = graph.node[index]
     mode = next((one.s.decode(errors="replace") for one in node.attribute if one.name == "mode"), "constant")
-    given = [onnx.numpy_helper.to_array(weights[name]) for name in node.input[1::2] if name in weights]
-    if mode not in _PADDING or shape is None or None in shape or len(given) != len(node.input[1::2]):
+    shape, given = known.shapes.get(node.input[0]), [known.array(name) for name in node.input[1::2] if name]
+    if mode not in _PADDING or shape is None or None in shape or any(array is None for array in given):
         return
     if not given or 0 in shape or (given[0] < 0).any():  # which takes elements away
         return
     axes = given[1].tolist() if len(given) == 2 else range(len(shape))
     if given[0].shape != (2 * len(axes),) or any(axis not in range(-len(shape), len(shape)) for axis in axes):
         return
-    pads = np.reshape(given[0], (2, -1)).T.tolist()
-    last, nodes = node.input[0], []
-    for axis, pad in zip(axes, pads, strict=True):
+    value = node.input[0]
+    for axis, pad in zip(axes, np.reshape(given[0], (2, -1)).T.tolist(), strict=True):
         if any(pad):
-            name = f"{node.output[0]}__{axis}"
             elements = np.pad(np.arange(shape[axis] or 0), pad, _PADDING[mode])
-            made, arrays = _taken(last, name, axis, elements)
-            nodes += made
-            graph.initializer.extend(
-                onnx.numpy_helper.from_array(array, part) for part, array in arrays.items()
-            )
-            last = name
-    if nodes:
-        nodes[-1].output[0] = node.output[0]
-        del graph.node[index]
-        for one in reversed(nodes):
-            graph.node.insert(index, one)
+            value = _taken(chain, value, axis, elements)
+    chain.give(node.output, [value])
 
 
-def _taken(value: str, name: str, axis: int, elements: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Takes elements along an axis: by pieces of those that follow each other, or many pieces by indices.
-
-    Returns nodes and their constants.
-    """
-    import onnx
-
+def _taken(chain: NodeChain, value: str, axis: int, elements: Any) -> str:
+    """Takes elements along an axis: by pieces of those that follow each other, or many pieces by indices."""
     pieces = np.split(elements, np.flatnonzero(np.diff(elements) != 1) + 1)
     if len(pieces) > _MOST_PIECES:
-        part = f"{name}_elements"
-        return [onnx.helper.make_node("Gather", [value, part], [name], name, axis=axis)], {part: elements}
-    nodes, arrays, parts = [], {f"{name}_axis": np.array([axis])}, []
-    for number, piece in enumerate(pieces):
-        part = f"{name}_{number}"
-        arrays |= {f"{part}_start": piece[:1], f"{part}_end": piece[-1:] + 1}
-        inputs = [value, f"{part}_start", f"{part}_end", f"{name}_axis"]
-        nodes.append(onnx.helper.make_node("Slice", inputs, [part], part))
-        parts.append(part)
-    return [*nodes, onnx.helper.make_node("Concat", parts, [name], name, axis=axis)], arrays
+        return chain.gathered(value, elements, axis)
+    parts = [chain.sliced(value, piece[:1], piece[-1:] + 1, [axis]) for piece in pieces]
+    return chain.joined(parts, axis)
 
 
-def _trimmed(node: Any, shapes: dict[str, Shape | None]) -> dict[int, int]:
+def _trim(node: Any, known: KnownValues, chain: NodeChain) -> None:
+    """Takes away what the only window does not reach: of the padding, and of the operand."""
+    ends = _ends(node, known) if len(node.output) == 1 else {}
+    if ends:
+        node.input[0] = chain.sliced(node.input[0], [0] * len(ends), [*ends.values()], [*ends])
+
+
+def _ends(node: Any, known: KnownValues) -> dict[int, int]:
     """Shortens the padding; returns where the operand has to end, by axis."""
-    given, attributes = shapes.get(node.input[0]), {one.name: one for one in node.attribute}
+    given, attributes = known.shapes.get(node.input[0]), {one.name: one for one in node.attribute}
     kernel: Shape = integers(attributes, "kernel_shape")
     if not kernel:  # of a convolution, which has weights
-        kernel = next((shapes.get(name) or () for name in node.input[1:2]), ())[2:]
+        kernel = next((known.shapes.get(name) or () for name in node.input[1:2]), ())[2:]
     automatic = attributes["auto_pad"].s if "auto_pad" in attributes else b"NOTSET"
     if given is None or automatic != b"NOTSET" or ("ceil_mode" in attributes and attributes["ceil_mode"].i):
         return {}
@@ -192,18 +166,12 @@ def _trimmed(node: Any, shapes: dict[str, Shape | None]) -> dict[int, int]:
     return ends
 
 
-def _slice_before(graph: Any, index: int, ends: dict[int, int]) -> None:
-    import onnx
-
-    node = graph.node[index]
-    name = f"{node.output[0]}__trimmed"
-    parts = {"starts": [0] * len(ends), "ends": [*ends.values()], "axes": [*ends]}
-    for part, values in parts.items():
-        tensor = onnx.helper.make_tensor(f"{name}_{part}", onnx.TensorProto.INT64, [len(values)], values)
-        graph.initializer.append(tensor)
-    inputs = [node.input[0], *(f"{name}_{part}" for part in parts)]
-    node.input[0] = name
-    graph.node.insert(index, onnx.helper.make_node("Slice", inputs, [name], name))
+_FORMS: Final[dict[str, Callable[[Any, KnownValues, NodeChain], None]]] = {
+    "Conv": _trim, "MaxPool": _trim, "AveragePool": _trim,
+    "Pad": _pad, "DepthToSpace": _order_channels, "ConvTranspose": part_phases, "Resize": round_down,
+    **dict.fromkeys(RECURRENT, write_steps),
+}  # fmt: skip
+"""What replaces an operator, or leaves it: (node, what is known, nodes of its place)."""
 
 
 class NodePlace(NamedTuple):
@@ -261,8 +229,8 @@ def prepare(
     program = _expanded(_converted(_inferred(reference, work), opset, work), expanded)
     program = _inferred(_folded(program, work), work)
     replace_forms(program)
+    _drop_weights(program)
     program = _inferred(program, work)
-    _drop_weights_of_inputs(program)
     _store_bytes(program)
     program.graph.name = FUNCTION
     return PreparedModel(program, reference, _named(program, origins), declaration_of(program))
@@ -353,10 +321,16 @@ def _inferred(model: Any, work: CompilerWork) -> Any:
     return inferred
 
 
-def _drop_weights_of_inputs(model: Any) -> None:
+def _drop_weights(model: Any) -> None:
+    """Takes weights from the inputs, and those away that nothing takes: forms have others of their own."""
     kept = inputs_of(model)
     del model.graph.input[:]
     model.graph.input.extend(kept)
+    taken = taken_in(model.graph)
+    for graph in graphs_in(model.graph):
+        for index in reversed(range(len(graph.initializer))):
+            if graph.initializer[index].name not in taken:
+                del graph.initializer[index]
 
 
 def _store_bytes(model: Any) -> None:
@@ -401,9 +375,9 @@ def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:
     """Gives each node a name of its own, and tells where it comes from."""
     found: dict[str, NodePlace] = {}
     takers: dict[str, str] = {}
-    for node, *_ in _nodes(model.graph, ""):
-        place = next((origins[output] for output in node.output if output in origins), "")
-        takers |= {name: place for name in node.input if place and name not in takers}
+    for node, *_ in reversed([*_nodes(model.graph, "")]):
+        places = [origins.get(output) or takers.get(output) for output in node.output]
+        takers |= {name: place for place in places if place for name in node.input}
     for node, index, _, _ in _nodes(model.graph, ""):
         name = node.name or f"{node.op_type}_{index}"
         while name in found:

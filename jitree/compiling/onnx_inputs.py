@@ -13,10 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.base.records import NamedTuple
+from jitree.compiling.onnx_nodes import NodeChain, Shape, graphs_in, graphs_of, names_of, shape_of
 from jitree.errors import InvalidArgumentError, pass_interruption
 
-Shape = tuple[int | None, ...]
-"""None: any size."""
 TYPES: Final = {
     1: "f32", 11: "f64", 10: "f16", 16: "bf16",
     3: "i8", 5: "i16", 6: "i32", 7: "i64", 22: "i4", 26: "i2",
@@ -56,17 +55,6 @@ def inputs_of(model: Any) -> list[Any]:
     """What is passed to the model: old exporters list the weights, which have values, as well."""
     weights = {weight.name for weight in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in weights]
-
-
-def shape_of(value: Any) -> Shape | None:
-    """The shape of an input or output; None where not even its rank is known."""
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        return None
-    return tuple(
-        size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None
-        for size in tensor.shape.dim
-    )
 
 
 def type_name(number: int) -> str:
@@ -115,8 +103,6 @@ def fix_shapes(model: Any, shapes: Mapping[str, Sequence[int | None]]) -> None:
 
 def cast_inputs(model: Any, types: Mapping[str, str]) -> None:
     """Gives inputs other element types: the model casts what it gets to its own."""
-    import onnx
-
     numbers = {name: number for number, name in TYPES.items()}
     for name, text in types.items():
         value = _input(model, name, "element type")
@@ -128,11 +114,11 @@ def cast_inputs(model: Any, types: Mapping[str, str]) -> None:
         tensor = value.type.tensor_type
         if tensor.elem_type == numbers[wanted]:
             continue
-        inner = f"{value.name}__cast"
+        chain = NodeChain(f"{value.name}__cast", names_of(model.graph))
+        inner = chain.op("Cast", value.name, to=tensor.elem_type)
         for node in model.graph.node:
             _rename(node, value.name, inner)
-        node = onnx.helper.make_node("Cast", [value.name], [inner], inner, to=tensor.elem_type)
-        model.graph.node.insert(0, node)
+        chain.put(model.graph, 0)
         tensor.elem_type = numbers[wanted]
 
 
@@ -163,10 +149,9 @@ def _rename(node: Any, old: str, new: str) -> None:
     for index, name in enumerate(node.input):
         if name == old:
             node.input[index] = new
-    for attribute in node.attribute:
-        for inner in (attribute.g, *attribute.graphs):
-            for each in inner.node:
-                _rename(each, old, new)
+    for inner in graphs_of(node):
+        for each in inner.node:
+            _rename(each, old, new)
 
 
 def _input(model: Any, name: str, what: str) -> Any:
@@ -206,17 +191,10 @@ def check_model(model: Any, name: str) -> None:
 
 def tensors_of(graph: Any) -> Iterator[Any]:
     """Those of initializers and attributes, also of graphs in nodes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
+    for each in graphs_in(graph):
+        yield from each.initializer
+        for attribute in (one for node in each.node for one in node.attribute):
             yield from (attribute.t, *attribute.tensors) if attribute.HasField("t") else attribute.tensors
-            for inner in (attribute.g, *attribute.graphs):
-                yield from tensors_of(inner)
-
-
-def integers(attributes: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """The numbers of an attribute; none where the node lacks it."""
-    return tuple(attributes[name].ints) if name in attributes else ()
 
 
 def operator_of(node: Any) -> str:
@@ -264,9 +242,8 @@ def _check_versions(model: Any) -> None:
 def _nodes(graph: Any) -> Iterator[tuple[str, Any]]:
     for index, node in enumerate(graph.node):
         yield f"node {index} ({operator_of(node)})", node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner)
+        for inner in graphs_of(node):
+            yield from _nodes(inner)
 
 
 def _check_order(graph: Any, outer: Sequence[set[str]]) -> None:
@@ -286,9 +263,8 @@ def _check_order(graph: Any, outer: Sequence[set[str]]) -> None:
                 is_later = any(name in other.output for other in graph.node[index:])
                 what = "is made later: nodes stand in the order in which they run" if is_later else ""
                 raise InvalidArgumentError(f"{place} takes '{name}', which {what or 'nothing makes'}")
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _check_order(inner, scopes)
+        for inner in graphs_of(node):
+            _check_order(inner, scopes)
         for name in node.output:
             if name and name in made:
                 raise InvalidArgumentError(f"{place} makes '{name}', which there is already")

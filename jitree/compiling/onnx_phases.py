@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.base.records import NamedTuple
-from jitree.compiling.onnx_inputs import Shape, integers
+from jitree.compiling.onnx_nodes import KnownValues, NodeChain, integers
 
 _MOST_ZEROS: Final = 16
 """Times that filters may grow by taps that phases lack: strides of thousands would take all memory."""
@@ -37,56 +37,33 @@ class _Phases(NamedTuple):
     """Steps after the last element."""
 
 
-def part_phases(graph: Any, index: int, shape: Shape | None, weights: Mapping[str, Any]) -> None:
+def part_phases(node: Any, known: KnownValues, chain: NodeChain) -> None:
     """Replaces a transposed convolution with strides; others, those of open sizes, and what ONNX does not
     allow, stay."""
-    import onnx
-
-    node = graph.node[index]
     attributes = {one.name: one for one in node.attribute}
-    names = [name for name in node.input[1:] if name]
+    shape = known.shapes.get(node.input[0])
+    arrays = [known.array(name) for name in node.input[1:] if name]
     if shape is None or len(shape) < 3 or None in shape[1:]:
         return
-    if not names or any(name not in weights for name in names):
+    if not arrays or any(array is None for array in arrays):
         return
-    filters, *biases = [onnx.numpy_helper.to_array(weights[name]) for name in names]
+    filters, *biases = arrays
     sizes = [size or 0 for size in shape[2:]]
     phases = _phases(attributes, sizes, filters.shape[2:])
     groups = attributes["group"].i if "group" in attributes else 1
     if phases is None or groups < 1 or filters.shape[0] % groups or filters.shape[0] != shape[1]:
         return
-    if not filters.size or any(bias.shape != (filters.shape[1] * groups,) for bias in biases):
-        return
-    arrays = {"filters": _filters(filters, groups, phases)}
-    if biases:
-        arrays["bias"] = np.repeat(biases[0], prod(phases.strides))
     features, rank = filters.shape[1] * groups, len(sizes)
-    joined = [step * stride for step, stride in zip(phases.steps, phases.strides, strict=True)]
-    arrays |= {
-        "parted": np.array([0, features, *phases.strides, *phases.steps]),
-        "joined": np.array([0, features, *joined]),
-        "starts": np.array(phases.starts),
-        "ends": np.array(phases.ends),
-        "axes": np.arange(2, rank + 2),
-    }
-    name, value = f"{node.output[0]}__phases", node.input[0]
-    for part, array in arrays.items():
-        graph.initializer.append(onnx.numpy_helper.from_array(array, f"{name}_{part}"))
-    order = [0, 1, *(axis + part for axis in range(2, rank + 2) for part in (rank, 0))]
+    if not filters.size or any(bias.shape != (features,) for bias in biases):
+        return
+    parts = [_filters(filters, groups, phases), *(np.repeat(bias, prod(phases.strides)) for bias in biases)]
     pads = [*(tap - 1 for tap in phases.taps), *phases.rests]
-    last = node.output[0]
-    del graph.node[index]
-    chain: list[tuple[str, list[str], dict[str, Any]]] = [
-        ("Conv", ["filters", "bias"][: len(names)], {"pads": pads, "group": groups}),
-        ("Reshape", ["parted"], {}),
-        ("Transpose", [], {"perm": order}),
-        ("Reshape", ["joined"], {}),
-        ("Slice", ["starts", "ends", "axes"], {}),
-    ]
-    for number, (operator, parts, settings) in enumerate(chain):
-        inputs = [value, *(f"{name}_{part}" for part in parts)]
-        value = last if operator == "Slice" else f"{name}_{number}"
-        graph.node.insert(index + number, onnx.helper.make_node(operator, inputs, [value], **settings))
+    value = chain.op("Conv", node.input[0], *map(chain.constant, parts), pads=pads, group=groups)
+    value = chain.reshaped(value, 0, features, *phases.strides, *phases.steps)
+    order = [0, 1, *(axis + part for axis in range(2, rank + 2) for part in (rank, 0))]
+    joined = [step * stride for step, stride in zip(phases.steps, phases.strides, strict=True)]
+    value = chain.reshaped(chain.op("Transpose", value, perm=order), 0, features, *joined)
+    chain.give(node.output, [chain.sliced(value, phases.starts, phases.ends, range(2, rank + 2))])
 
 
 def _phases(attributes: Mapping[str, Any], sizes: Sequence[int], kernel: Sequence[int]) -> _Phases | None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.base.records import NamedTuple
-from jitree.compiling.onnx_inputs import Shape
+from jitree.compiling.onnx_nodes import KnownValues, NodeChain
 
 _STEPS: Final = 16
 """Of a round, which then costs a tenth of its steps (GRU of 128)."""
@@ -25,50 +25,6 @@ _ATTRIBUTES: Final = {"activations", "direction", "hidden_size", "layout", "line
 """With others (clipped values, coupled gates, scaled functions) an operator stays."""
 _DIRECTIONS: Final = {b"forward": (False,), b"reverse": (True,), b"bidirectional": (False, True)}
 """Whether steps go backwards, by direction."""
-
-
-class _Chain:
-    """Nodes and their constants, whose names begin alike."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.nodes: list[Any] = []
-        self.constants: dict[str, Any] = {}
-
-    def constant(self, array: Any) -> str:
-        name = f"{self.name}_constant_{len(self.constants)}"
-        self.constants[name] = np.asarray(array, order="C")
-        return name
-
-    def ops(self, operator: str, count: int, *inputs: str, **settings: Any) -> list[str]:
-        import onnx
-
-        names = [f"{self.name}_{len(self.nodes)}_{number}" for number in range(count)]
-        self.nodes.append(onnx.helper.make_node(operator, inputs, names, **settings))
-        return names
-
-    def op(self, operator: str, *inputs: str, **settings: Any) -> str:
-        return self.ops(operator, 1, *inputs, **settings)[0]
-
-    def split(self, value: str, sizes: Sequence[int], axis: int = -1) -> list[str]:
-        if len(sizes) == 1:
-            return [value]
-        return self.ops("Split", len(sizes), value, self.constant(np.array(sizes)), axis=axis)
-
-    def joined(self, values: Sequence[str], axis: int) -> str:
-        return values[0] if len(values) == 1 else self.op("Concat", *values, axis=axis)
-
-    def tensors(self) -> list[Any]:
-        import onnx
-
-        return [onnx.numpy_helper.from_array(array, name) for name, array in self.constants.items()]
-
-    def reshaped(self, value: str, *sizes: int) -> str:
-        return self.op("Reshape", value, self.constant(np.array(sizes)))
-
-    def turned(self, value: str, steps: int) -> str:
-        """The steps, the first dimension, from the last to the first."""
-        return self.op("Gather", value, self.constant(np.arange(steps)[::-1]), axis=0)
 
 
 class _Cell(NamedTuple):
@@ -82,14 +38,16 @@ class _Cell(NamedTuple):
     """Of a GRU that resets products of its state; ``""`` for others."""
     peepholes: Sequence[str]
     """To input, result and forgetting; none without."""
+    one: str
+    """The number, of a GRU of other than the usual functions, which have bounds; ``""`` elsewhere."""
 
 
-def _rnn_step(chain: _Chain, cell: _Cell, row: str, states: Sequence[str]) -> list[str]:
+def _rnn_step(chain: NodeChain, cell: _Cell, row: str, states: Sequence[str]) -> list[str]:
     total = chain.op("Add", row, chain.op("MatMul", states[0], cell.inner[0]))
     return [chain.op(cell.functions[0], total)]
 
 
-def _gru_step(chain: _Chain, cell: _Cell, row: str, states: Sequence[str]) -> list[str]:
+def _gru_step(chain: NodeChain, cell: _Cell, row: str, states: Sequence[str]) -> list[str]:
     (state,), (gate, function), hidden = states, cell.functions, cell.hidden
     product, products = chain.op("MatMul", state, cell.inner[0]), ""
     if cell.inner_bias:
@@ -102,10 +60,14 @@ def _gru_step(chain: _Chain, cell: _Cell, row: str, states: Sequence[str]) -> li
     else:
         products = chain.op("MatMul", chain.op("Mul", reset, state), cell.inner[1])
     fresh = chain.op(function, chain.op("Add", row_fresh, products))
-    return [chain.op("Add", fresh, chain.op("Mul", update, chain.op("Sub", state, fresh)))]
+    if not cell.one:
+        return [chain.op("Add", fresh, chain.op("Mul", update, chain.op("Sub", state, fresh)))]
+    # what may be infinite is not subtracted from what may be, too
+    rest = chain.op("Mul", chain.op("Sub", cell.one, update), fresh)
+    return [chain.op("Add", rest, chain.op("Mul", update, state))]
 
 
-def _lstm_step(chain: _Chain, cell: _Cell, row: str, states: Sequence[str]) -> list[str]:
+def _lstm_step(chain: NodeChain, cell: _Cell, row: str, states: Sequence[str]) -> list[str]:
     def looked(value: str, number: int, memory: str) -> str:
         if not cell.peepholes:
             return value
@@ -128,7 +90,7 @@ class _Kind(NamedTuple):
     gates: int
     states: int
     functions: Sequence[bytes]
-    step: Callable[[_Chain, _Cell, str, Sequence[str]], list[str]]
+    step: Callable[[NodeChain, _Cell, str, Sequence[str]], list[str]]
     """(nodes, cell, products of the inputs of a step, states) → states; the first is the result."""
 
 
@@ -158,107 +120,100 @@ class _Operator(NamedTuple):
     """Weights of inputs and states, biases, peepholes; None for those that it lacks."""
 
 
-def write_steps(
-    graph: Any, index: int, shapes: Mapping[str, Shape | None], weights: Mapping[str, Any]
-) -> None:
+def write_steps(node: Any, known: KnownValues, chain: NodeChain) -> None:
     """Replaces a recurrent operator; one of open sizes, with computed weights, in a form that is not
     written here, or that ONNX does not allow, stays."""
-    import onnx
-
-    node = graph.node[index]
-    read = _read(node, shapes, weights)
-    if read is None:
-        return
-    chain = _Chain(f"{next(name for name in node.output if name)}__steps")
-    rows, states = zip(*(_direction(chain, read, place) for place in range(len(read.turns))), strict=True)
-    made = [chain.joined(rows, 1), *(chain.joined(values, 0) for values in zip(*states, strict=True))]
-    for name, value in zip(node.output, made, strict=False):
-        if name:
-            chain.nodes.append(onnx.helper.make_node("Identity", [value], [name]))
-    del graph.node[index]
-    graph.initializer.extend(chain.tensors())
-    for one in reversed(chain.nodes):
-        graph.node.insert(index, one)
+    read = _read(node, known)
+    if read is not None:
+        rows, states = zip(*(_direction(chain, read, place) for place in range(len(read.turns))), strict=True)
+        made = [chain.joined(rows, 1), *(chain.joined(values, 0) for values in zip(*states, strict=True))]
+        chain.give(node.output, made)
 
 
-def _read(node: Any, shapes: Mapping[str, Shape | None], weights: Mapping[str, Any]) -> _Operator | None:
+def _read(node: Any, known: KnownValues) -> _Operator | None:
     """None where it stays."""
-    import onnx
-
     kind, inputs = _KINDS[node.op_type], [*node.input, *[""] * 8][:8]
     attributes = {one.name: one for one in node.attribute}
     turns = _DIRECTIONS.get(attributes["direction"].s if "direction" in attributes else b"forward", ())
-    functions = _functions(attributes, [*kind.functions] * len(turns))
-    shape, names, starts = shapes.get(inputs[0]), [*inputs[1:4], inputs[7]], inputs[5 : 5 + kind.states]
-    if not functions or inputs[4] or not any(node.output) or not {*names} <= {*weights, ""}:
+    functions = _functions(attributes, kind.functions, len(turns))
+    shape, names, starts = known.shapes.get(inputs[0]), [*inputs[1:4], inputs[7]], inputs[5 : 5 + kind.states]
+    if not functions or inputs[4] or not any(node.output) or not all(names[:2]):
         return None
-    if shape is None or len(shape) != 3 or not all(shape) or not all(names[:2]):
+    if shape is None or len(shape) != 3 or not all(shape):
         return None
-    inner = onnx.numpy_helper.to_array(weights[names[1]])
+    arrays = [known.array(name) for name in names]
+    if any(name and array is None for name, array in zip(names, arrays, strict=True)):
+        return None
+    inner = arrays[1]
     if inner.dtype.kind != "f" or inner.ndim != 3 or not inner.size:
         return None
     steps, batch, width = (size or 0 for size in shape)
     sides, hidden = len(turns), inner.shape[2]
     wide = kind.gates * hidden
     wanted = [(sides, wide, width), (sides, wide, hidden), (sides, 2 * wide), (sides, 3 * hidden)]
-    arrays = [onnx.numpy_helper.to_array(weights[name]) if name else None for name in names]
     for array, sizes in zip(arrays, wanted, strict=True):
         if array is not None and (array.shape, array.dtype) != (sizes, inner.dtype):
             return None
     if "hidden_size" in attributes and attributes["hidden_size"].i != hidden:
         return None
-    if any(name and shapes.get(name) != (sides, batch, hidden) for name in starts):
+    if any(name and known.shapes.get(name) != (sides, batch, hidden) for name in starts):
         return None
     late = "linear_before_reset" in attributes and attributes["linear_before_reset"].i != 0
     return _Operator(kind, turns, functions, late, steps, batch, hidden, inputs[0], starts, arrays)
 
 
-def _functions(attributes: Mapping[str, Any], usual: Sequence[bytes]) -> list[str]:
-    """Operators for the functions of all directions; none where they, or other attributes, are unknown."""
-    given = [*attributes["activations"].strings] if "activations" in attributes else usual
+def _functions(attributes: Mapping[str, Any], usual: Sequence[bytes], sides: int) -> list[str]:
+    """Operators for the functions of all directions; none where they, or other attributes, are unknown.
+
+    Gates without bounds are left: states overflow soon, and then each runtime has other results.
+    """
+    given = [*attributes["activations"].strings] if "activations" in attributes else [*usual] * sides
     names = [_FUNCTIONS.get(one.lower(), "") for one in given]
     batch_first = "layout" in attributes and attributes["layout"].i != 0
     is_known = {*attributes} <= _ATTRIBUTES and not batch_first and all(names)
-    return names if is_known and len(names) == len(usual) else []
+    gates = names[:: len(usual)] if len(usual) > 1 else []
+    return names if is_known and len(names) == len(usual) * sides and "Relu" not in gates else []
 
 
-def _direction(chain: _Chain, read: _Operator, place: int) -> tuple[str, list[str]]:
+def _direction(chain: NodeChain, read: _Operator, place: int) -> tuple[str, list[str]]:
     """Writes one direction: the results of all steps, and the last states."""
     inputs, inner = read.arrays[0][place], read.arrays[1][place]
     biases = np.zeros(2 * len(inputs), inputs.dtype) if read.arrays[2] is None else read.arrays[2][place]
     input_bias, inner_bias = np.split(biases, 2)
     cell = _cell(chain, read, place, inner, inner_bias)
-    values = chain.turned(read.values, read.steps) if read.turns[place] else read.values
+    backwards = np.arange(read.steps)[::-1]
+    values = chain.gathered(read.values, backwards, 0) if read.turns[place] else read.values
     flat = chain.reshaped(values, read.steps * read.batch, inputs.shape[1])
     bias = input_bias if cell.inner_bias else input_bias + inner_bias
     rows = chain.op("Add", chain.op("MatMul", flat, chain.constant(inputs.T)), chain.constant(bias))
     rows, states = _rounds(chain, read, cell, rows, [_start(chain, read, one, place) for one in read.starts])
     rows = chain.reshaped(rows, read.steps, 1, read.batch, read.hidden)
-    rows = chain.turned(rows, read.steps) if read.turns[place] else rows
+    rows = chain.gathered(rows, backwards, 0) if read.turns[place] else rows
     return rows, [chain.reshaped(state, 1, read.batch, read.hidden) for state in states]
 
 
-def _cell(chain: _Chain, read: _Operator, place: int, inner: Any, inner_bias: Any) -> _Cell:
+def _cell(chain: NodeChain, read: _Operator, place: int, inner: Any, inner_bias: Any) -> _Cell:
     count = len(read.kind.functions)
     functions = read.functions[place * count : (place + 1) * count]
     is_gru = read.kind.step is _gru_step
     parts = [inner] if read.resets_late or not is_gru else np.split(inner, [2 * read.hidden])
     bias = chain.constant(inner_bias) if read.resets_late and is_gru else ""
     peepholes = [] if read.arrays[3] is None else np.split(read.arrays[3][place], 3)
+    one = chain.constant(inner.dtype.type(1)) if is_gru and functions != ["Sigmoid", "Tanh"] else ""
     return _Cell(
         read.hidden, functions, [chain.constant(part.T) for part in parts], bias,
-        [chain.constant(part) for part in peepholes],
+        [chain.constant(part) for part in peepholes], one,
     )  # fmt: skip
 
 
-def _start(chain: _Chain, read: _Operator, name: str, place: int) -> str:
+def _start(chain: NodeChain, read: _Operator, name: str, place: int) -> str:
     if name:
-        return chain.op("Gather", name, chain.constant(np.array(place)), axis=0)
+        return chain.gathered(name, place, 0)
     return chain.constant(np.zeros((read.batch, read.hidden), read.arrays[1].dtype))
 
 
 def _rounds(
-    chain: _Chain, read: _Operator, cell: _Cell, rows: str, states: Sequence[str]
+    chain: NodeChain, read: _Operator, cell: _Cell, rows: str, states: Sequence[str]
 ) -> tuple[str, Sequence[str]]:
     """Steps whose rows are the products of the inputs: rounds of many, and the rest."""
     import onnx
@@ -269,18 +224,18 @@ def _rounds(
     height = _STEPS * read.batch
     head, *tail = chain.split(rows, [count * height, rest * read.batch][: 1 + bool(rest)], 0)
     head = chain.reshaped(head, count, height, read.kind.gates * read.hidden)
-    body = _Chain(f"{chain.name}_{len(chain.nodes)}_round")
-    names = [f"{body.name}_state_{number}" for number in range(len(states))]
-    made, after = _steps(body, read, cell, f"{body.name}_rows", names, _STEPS)
+    body = chain.inner()
+    taken_rows, *names = [body.fresh() for _ in range(1 + len(states))]
+    made, after = _steps(body, read, cell, taken_rows, names, _STEPS)
     element = onnx.helper.np_dtype_to_tensor_dtype(read.arrays[1].dtype)
 
     def declared(values: Sequence[str], height: int, width: int) -> list[Any]:
         return [onnx.helper.make_tensor_value_info(value, element, (height, width)) for value in values]
 
     taken = declared(names, read.batch, read.hidden)
-    taken += declared([f"{body.name}_rows"], height, read.kind.gates * read.hidden)
+    taken += declared([taken_rows], height, read.kind.gates * read.hidden)
     given = declared(after, read.batch, read.hidden) + declared([made], height, read.hidden)
-    graph = onnx.helper.make_graph(body.nodes, "round", taken, given, body.tensors())
+    graph = onnx.helper.make_graph(body.nodes, "round", taken, given, body.tensors)
     *states, results = chain.ops("Scan", len(states) + 1, *states, head, body=graph, num_scan_inputs=1)
     results = chain.reshaped(results, count * height, read.hidden)
     if tail:
@@ -290,7 +245,7 @@ def _rounds(
 
 
 def _steps(
-    chain: _Chain, read: _Operator, cell: _Cell, rows: str, states: Sequence[str], count: int
+    chain: NodeChain, read: _Operator, cell: _Cell, rows: str, states: Sequence[str], count: int
 ) -> tuple[str, Sequence[str]]:
     results = []
     for row in chain.split(rows, [read.batch] * count, 0):

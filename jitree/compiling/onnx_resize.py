@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jitree.compiling.onnx_inputs import Shape
+from jitree.compiling.onnx_nodes import KnownValues, NodeChain
 
 _LARGEST: Final = 1 << 16
 """Elements of a dimension that are compared at most."""
@@ -21,15 +21,15 @@ _ATTRIBUTES: Final = {*_DOWN, "mode", "cubic_coeff_a", "exclude_outside", "extra
 """What nearest resizing of all dimensions may have: the last three say nothing for it."""
 
 
-def round_down(node: Any, shape: Shape | None, weights: Mapping[str, Any]) -> None:
+def round_down(node: Any, known: KnownValues, _: NodeChain) -> None:
     """Changes the attributes of a Resize; one of open sizes, by other factors or in other forms stays."""
-    attributes = {one.name: one for one in node.attribute}
+    attributes, shape = {one.name: one for one in node.attribute}, known.shapes.get(node.input[0])
     if shape is None or not all(shape) or not {*attributes} <= _ATTRIBUTES:
         return
     if "mode" in attributes and attributes["mode"].s != b"nearest":
         return
     sizes = [size or 0 for size in shape]
-    factors = _factors(node, sizes, weights)
+    factors = _factors(node, sizes, known)
     given = {name: attributes[name].s for name in _DOWN if name in attributes}
     if not factors or given == _DOWN:
         return
@@ -42,16 +42,15 @@ def round_down(node: Any, shape: Shape | None, weights: Mapping[str, Any]) -> No
     _write(node, attributes)
 
 
-def _factors(node: Any, sizes: Sequence[int], weights: Mapping[str, Any]) -> list[int]:
+def _factors(node: Any, sizes: Sequence[int], known: KnownValues) -> list[int]:
     """Times that each dimension grows; none where these are unknown, or no whole numbers."""
-    import onnx
-
     names = [*node.input, "", "", ""][2:4]
-    known = [onnx.numpy_helper.to_array(weights[name]) for name in names if name in weights]
-    if len(known) != 1 or known[0].shape != (len(sizes),) or known[0].dtype.kind not in "fi":
+    given = [known.array(name) for name in names if name]
+    if len(given) != 1 or given[0] is None or given[0].shape != (len(sizes),):
         return []
-    factors = known[0].astype(np.float64)
-    factors = factors / sizes if names[1] else factors
+    if given[0].dtype.kind not in "fi":
+        return []
+    factors = given[0].astype(np.float64) / (sizes if names[1] else 1)
     if not (factors == np.floor(factors)).all() or factors.min() < 1 or (factors * sizes).max() > _LARGEST:
         return []
     return [int(factor) for factor in factors]

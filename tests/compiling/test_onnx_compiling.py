@@ -197,7 +197,7 @@ FORMS = {
         "{ y = ConvTranspose<strides=[2,2], group=2>(x, w) }"
     ),
     "blocks that are the faster channels": (
-        '(float[1,8,2,3] x) => (float[1,2,4,6] y) { y = DepthToSpace<blocksize=2, mode="CRD">(x) }'
+        '(float[1,12,2,3] x) => (float[1,3,4,6] y) { y = DepthToSpace<blocksize=2, mode="CRD">(x) }'
     ),
     "a size that depends on values, stated wrongly": "(float[4] x) => (int64[1,9] y) { y = NonZero(x) }",
     "f64": "(double[3,4] x) => (double[3] y) <int64[1] a = {1}> { y = ReduceSum<keepdims=0>(x, a) }",

@@ -10,7 +10,8 @@ import pytest
 
 from jitree.api.calls.declaration import parse_declaration
 from jitree.compiling.onnx_files import declaration_of
-from jitree.compiling.onnx_inputs import TYPES, fix_shapes, shape_of, shape_text
+from jitree.compiling.onnx_inputs import TYPES, fix_shapes, shape_text
+from jitree.compiling.onnx_nodes import shape_of
 from jitree.errors import InvalidArgumentError
 from jitree.types import BY_NAME
 

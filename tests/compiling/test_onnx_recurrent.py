@@ -111,6 +111,7 @@ CASES: dict[str, tuple[str, int, list[str], dict[str, Any]]] = {
     "LSTM without rounds": ("LSTM", 32, ["W", "R", "B"], {}),
     "LSTM in full rounds": ("LSTM", 48, ["W", "R", "B"], {}),
     "LSTM with everything": ("LSTM", 37, ALL, {"direction": "bidirectional"}),
+    "GRU without bounds": ("GRU", 5, ["W", "R", "B", "h"], {"activations": ["Sigmoid", "Relu"]}),
     "LSTM of other functions": (
         "LSTM", 4, ["W", "R", "P"],
         {"direction": "bidirectional", "activations": ["sigmoid", "Relu", "Tanh", "Tanh", "Sigmoid", "relu"]},
@@ -140,12 +141,26 @@ def test_steps_are_what_onnx_says(name: str) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_infinite_results_are_infinite() -> None:
+    """They were no number: infinity less infinity."""
+    from onnx.reference import ReferenceEvaluator
+
+    arrays = arrays_of("GRU", 1, ["W", "R"])
+    arrays["W"][:], arrays["R"][:], arrays["W"][0, -HIDDEN:] = 0, 0, 3e38
+    model = model_of("GRU", arrays, 1, ["W", "R"], activations=["Sigmoid", "Relu"])
+    replace_forms(model)
+    found = ReferenceEvaluator(model).run(None, {"x": np.ones((1, BATCH, INPUTS), np.float32)})
+    assert np.isposinf(found[0]).all()
+
+
 SMALL = onnx.numpy_helper.from_array(np.ones((1, 4, 2), np.float32), "R")
 WORDS = onnx.helper.make_tensor("R", onnx.TensorProto.STRING, (1, 12, 4), ["w"] * 48)
 UNCHANGED: dict[str, tuple[str, dict[str, Any], Callable[[Any], None]]] = {
     "clipped": ("LSTM", {"clip": 1.0}, lambda graph: None),
     "gates that are one": ("LSTM", {"input_forget": 1}, lambda graph: None),
     "scaled functions": ("RNN", {"activations": ["Affine"], "activation_alpha": [2.0]}, lambda graph: None),
+    "gates without bounds": ("GRU", {"activations": ["Relu", "Tanh"]}, lambda graph: None),
     "batch first": ("GRU", {"layout": 1}, lambda graph: None),
     "no direction": ("GRU", {"direction": "sideways"}, lambda graph: None),
     "attributes of other types": ("GRU", {"direction": [1, 2], "activations": 3}, lambda graph: None),
