@@ -52,7 +52,13 @@ from jitree.compiling.onnx_phases import part_phases
 from jitree.compiling.onnx_recurrent import RECURRENT, write_steps
 from jitree.compiling.onnx_resize import round_down
 from jitree.compiling.programs import INSTALL, CompilerWork
-from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError, pass_interruption
+from jitree.errors import (
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnavailableError,
+    UnimplementedError,
+    pass_interruption,
+)
 
 _PADDING: Final[dict[str, Any]] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 """Modes of ONNX, and of numpy."""
@@ -60,6 +66,8 @@ _MOST_PIECES: Final = 32
 
 OLDEST_OPSET: Final = 17
 """The importer is written for this and later ones; it knows old forms of some operators only."""
+_FIRST_WITH_PLACES: Final = 11
+"""The opset whose Resize says where elements are taken."""
 FUNCTION: Final = "main"
 _VERSION: Final = 8
 """Of the file format: in older ones weights without an input of their name have no shape."""
@@ -268,7 +276,7 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
     if wanted == current or not current:
         return model
     try:
-        return onnx.version_converter.convert_version(model, wanted)
+        converted = onnx.version_converter.convert_version(model, wanted)
     except Exception as error:
         pass_interruption(error)
         message = f"opset {wanted}: the model has {current}, and onnx cannot convert it: {first_line(error)}"
@@ -276,6 +284,33 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
             raise InvalidArgumentError(message) from None
         work.note(message)
         return model
+    if current < _FIRST_WITH_PLACES <= wanted:
+        _resize_from_corners(converted.graph, KnownValues({}, {}))
+    return converted
+
+
+def _resize_from_corners(graph: Any, outside: KnownValues) -> None:
+    """Says where a Resize that was converted takes its elements, which the converter of onnx leaves out.
+
+    Those of opset 10 and older count from the corner; they round down what grows, and up what shrinks.
+    """
+    import onnx
+
+    known = outside.within(graph)
+    for node in graph.node:
+        if operator_of(node) == "Resize":
+            scales = known.array(node.input[2])
+            shrinks = scales is not None and (scales < 1).any()
+            rounding = "ceil" if shrinks else "floor"
+            if shrinks and (scales > 1).any() and not any(one.s == b"linear" for one in node.attribute):
+                raise UnimplementedError(
+                    f"Resize that makes '{node.output[0]}' grows and shrinks, which no later opset can "
+                    "say; export the model with a newer opset, or with two Resize"
+                )
+            for name, value in (("coordinate_transformation_mode", "asymmetric"), ("nearest_mode", rounding)):
+                node.attribute.append(onnx.helper.make_attribute(name, value))
+        for inner in graphs_of(node):
+            _resize_from_corners(inner, known)
 
 
 def _folded(model: Any, work: CompilerWork) -> Any:

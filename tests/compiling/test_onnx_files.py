@@ -14,7 +14,7 @@ from jitree.compiling.onnx_files import can_expand, opset_of, prepare, read_mode
 from jitree.compiling.onnx_inputs import ChosenInputs, choose, inputs_of
 from jitree.compiling.onnx_nodes import graphs_in, shape_of
 from jitree.compiling.programs import CompilerWork, MessageLog
-from jitree.errors import InvalidArgumentError
+from jitree.errors import InvalidArgumentError, UnimplementedError
 from tests.api.onnx_files import chain
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'jitree[compile]'")
@@ -381,6 +381,39 @@ def test_opsets_are_converted(work: CompilerWork, notes: list[str]) -> None:
         InvalidArgumentError, match=r"opset 99: the model has 11, and onnx cannot convert it: "
     ):
         prepare(old, NOTHING, 99, [], work)
+
+
+OLD_SIZES = {
+    "Upsample that interpolates": (
+        9,
+        'Upsample<mode="linear">(x, s)',
+        [1, 2],
+        [0, 0.5, 1, 1.5, 2, 2.5, 3, 3],
+    ),
+    "Upsample of an attribute": (8, "Upsample<scales=[1.0, 1.5]>(x)", [1, 1], [0, 0, 1, 2, 2, 3]),
+    "Resize that grows": (10, "Resize(x, s)", [1, 1.5], [0, 0, 1, 2, 2, 3]),
+    "Resize that shrinks": (10, "Resize(x, s)", [1, 0.6], [0, 2]),
+    "Resize that interpolates": (10, 'Resize<mode="linear">(x, s)', [1, 2], [0, 0.5, 1, 1.5, 2, 2.5, 3, 3]),
+}
+
+
+@pytest.mark.parametrize("name", OLD_SIZES)
+def test_old_sizes_count_from_the_corner(name: str, work: CompilerWork) -> None:
+    """The converter of onnx left it to the default of later opsets, which takes other elements."""
+    opset, operator, scales, expected = OLD_SIZES[name]
+    model = parsed(f"(float[1,4] x) => (float[A,B] y) {{ y = {operator} }}", opset)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(scales, np.float32), "s"))
+    program = prepare(model, NOTHING, 0, [], work).program
+    found = results(program, x=np.arange(4, dtype=np.float32).reshape(1, 4))[0]
+    np.testing.assert_allclose(found, [expected], atol=1e-6)
+
+
+def test_old_sizes_that_later_opsets_cannot_say(work: CompilerWork) -> None:
+    model = parsed("(float[4,4] x) => (float[A,B] y) <float[2] s = {0.6, 1.5}> { y = Resize(x, s) }", 10)
+    with pytest.raises(
+        UnimplementedError, match=r"Resize that makes 'y' grows and shrinks, which no later op"
+    ):
+        prepare(model, NOTHING, 0, [], work)
 
 
 def test_nodes_get_names_and_keep_their_places(work: CompilerWork) -> None:
