@@ -290,7 +290,7 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
 
 
 def _resize_from_corners(graph: Any, outside: KnownValues) -> None:
-    """Says where a Resize that was converted takes its elements, which the converter of onnx leaves out.
+    """Says where a Resize takes its elements, which onnx's converter leaves out.
 
     Those of opset 10 and older count from the corner; they round down what grows, and up what shrinks.
     """

@@ -383,7 +383,7 @@ def test_opsets_are_converted(work: CompilerWork, notes: list[str]) -> None:
         prepare(old, NOTHING, 99, [], work)
 
 
-OLD_SIZES = {
+OLD_SIZES: dict[str, tuple[int, str, list[float], list[float]]] = {
     "Upsample that interpolates": (
         9,
         'Upsample<mode="linear">(x, s)',
