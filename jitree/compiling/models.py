@@ -291,7 +291,10 @@ def _of_onnx(
 ) -> _Program:
     command = importer("onnx")
     inputs = ChosenInputs({}, {}, {}) if source.is_shaped else options.inputs
-    prepared = prepare(read_model(source.path, source.name), inputs, options.opset, expanded, work)
+    try:
+        prepared = prepare(read_model(source.path, source.name), inputs, options.opset, expanded, work)
+    except errors.UnimplementedError as error:
+        raise errors.UnimplementedError(f"'{source.name}': {error.message}") from None
     path, program = work.path("prepared.onnx"), work.path("program.mlirbc")
     Path(path).write_bytes(prepared.program.SerializeToString())
     declaration = prepared.declaration

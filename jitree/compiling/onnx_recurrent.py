@@ -15,6 +15,7 @@ import numpy as np
 
 from jitree.base.records import NamedTuple
 from jitree.compiling.onnx_nodes import KnownValues, NodeChain
+from jitree.errors import UnimplementedError
 
 _STEPS: Final = 16
 """Of a round, which then costs a tenth of its steps (GRU of 128)."""
@@ -122,12 +123,39 @@ class _Operator(NamedTuple):
 
 def write_steps(node: Any, known: KnownValues, chain: NodeChain) -> None:
     """Replaces a recurrent operator; one of open sizes, with computed weights, in a form that is not
-    written here, or that ONNX does not allow, stays."""
+    written here, or that ONNX does not allow, stays. UNIMPLEMENTED for what the importer would leave out."""
+    lengths, shape = known.array([*node.input, *[""] * 4][4]), known.shapes.get(node.input[0]) or ()
+    first = any(one.name == "layout" and one.i for one in node.attribute)
+    if lengths is not None and {*lengths.ravel().tolist()} == {*shape[first : first + 1]}:
+        node.input[4] = ""  # all steps of all rows
     read = _read(node, known)
-    if read is not None:
+    if read is None:
+        _require_plain(node)
+    else:
         rows, states = zip(*(_direction(chain, read, place) for place in range(len(read.turns))), strict=True)
         made = [chain.joined(rows, 1), *(chain.joined(values, 0) for values in zip(*states, strict=True))]
         chain.give(node.output, made)
+
+
+def _require_plain(node: Any) -> None:
+    """Refuses what the importer takes as if it were not there."""
+    inputs, attributes = [*node.input, *[""] * 8], {one.name: one for one in node.attribute}
+    functions = attributes["activations"].strings if "activations" in attributes else ()
+    lacking = {
+        "lengths of rows": inputs[4],
+        "peepholes": inputs[7],
+        "clipped values": "clip" in attributes,
+        "functions other than Sigmoid, Tanh and Relu": any(
+            one.lower() not in _FUNCTIONS for one in functions
+        ),
+    }
+    found = ", ".join(name for name, is_there in lacking.items() if is_there)
+    if found:
+        raise UnimplementedError(
+            f"{node.op_type} that makes '{', '.join(filter(None, node.output))}' has {found}, which the "
+            "importer leaves out; give the shapes of all inputs (--input-shape=), with which peepholes are "
+            "computed, or export the model without"
+        )
 
 
 def _read(node: Any, known: KnownValues) -> _Operator | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jitree.compiling.onnx_files import replace_forms
+from jitree.errors import UnimplementedError
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: it comes with the extra `compile`")
 
@@ -157,9 +158,7 @@ def test_infinite_results_are_infinite() -> None:
 SMALL = onnx.numpy_helper.from_array(np.ones((1, 4, 2), np.float32), "R")
 WORDS = onnx.helper.make_tensor("R", onnx.TensorProto.STRING, (1, 12, 4), ["w"] * 48)
 UNCHANGED: dict[str, tuple[str, dict[str, Any], Callable[[Any], None]]] = {
-    "clipped": ("LSTM", {"clip": 1.0}, lambda graph: None),
     "gates that are one": ("LSTM", {"input_forget": 1}, lambda graph: None),
-    "scaled functions": ("RNN", {"activations": ["Affine"], "activation_alpha": [2.0]}, lambda graph: None),
     "gates without bounds": ("GRU", {"activations": ["Relu", "Tanh"]}, lambda graph: None),
     "batch first": ("GRU", {"layout": 1}, lambda graph: None),
     "no direction": ("GRU", {"direction": "sideways"}, lambda graph: None),
@@ -167,7 +166,6 @@ UNCHANGED: dict[str, tuple[str, dict[str, Any], Callable[[Any], None]]] = {
     "words as weights": ("GRU", {}, lambda graph: graph.initializer[1].CopyFrom(WORDS)),
     "functions of one direction": ("LSTM", {"activations": ["Tanh"]}, lambda graph: None),
     "another size": ("LSTM", {"hidden_size": 7}, lambda graph: None),
-    "lengths": ("GRU", {}, lambda graph: graph.node[0].input.__setitem__(4, "lengths")),
     "computed weights": ("GRU", {}, lambda graph: graph.initializer.pop(0)),
     "weights of other sizes": (
         "RNN", {}, lambda graph: graph.initializer[1].CopyFrom(SMALL),
@@ -194,3 +192,42 @@ def test_other_forms_stay_as_they_are(name: str) -> None:
     before = model.SerializeToString()
     replace_forms(model)
     assert model.SerializeToString() == before
+
+
+def test_lengths_of_all_steps_are_none() -> None:
+    given = ["W", "R", "h"]
+    model = model_of("GRU", arrays_of("GRU", 1, given), 3, given)
+    model.graph.node[0].input[4] = "lengths"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([3, 3], np.int32), "lengths"))
+    batch_first = onnx.ModelProto()
+    batch_first.CopyFrom(model)
+    batch_first.graph.node[0].attribute.append(onnx.helper.make_attribute("layout", 1))
+    replace_forms(model)
+    assert "GRU" not in {node.op_type for node in model.graph.node}
+    with pytest.raises(UnimplementedError, match="has lengths of rows, which"):
+        replace_forms(batch_first)
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], Callable[[Any], None]]] = {
+    "clipped values": ("RNN", {"clip": 1.0}, lambda graph: None),
+    "functions other than Sigmoid, Tanh and Relu": (
+        "GRU", {"activations": ["HardSigmoid", "Tanh"]}, lambda graph: None,
+    ),
+    "lengths of rows": ("GRU", {}, lambda graph: graph.node[0].input.__setitem__(4, "lengths")),
+    "lengths of rows, peepholes": (
+        "LSTM", {}, lambda graph: graph.node[0].input.__setitem__(slice(4, 8), ["l", "h", "", "P"]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_importer_leaves_out_is_refused(name: str) -> None:
+    """It has no result, or has one as if this were not there, which only onnxruntime could tell."""
+    operator, settings, change = REFUSED[name]
+    given = ["W", "R", "h"]
+    model = model_of(operator, arrays_of(operator, 1, given), 3, given, **settings)
+    change(model.graph)
+    with pytest.raises(
+        UnimplementedError, match=f"{operator} that makes 'Y, Y_h.*' has {name}, which the imp"
+    ):
+        replace_forms(model)
