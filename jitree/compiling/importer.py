@@ -21,6 +21,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+"""Those of ONNX, and of onnxruntime, which has forms of ONNX's under the same names."""
 _DECLARATION = "iree.abi.declaration"
 _REFLECTION = "iree.reflection"
 _NAME = "sym_name"
@@ -34,6 +36,8 @@ def import_onnx(source: str, target: str, name: str, declaration: str) -> None:
     from iree.compiler.ir import Context, DictAttr, StringAttr
 
     def import_node(importer: Any, node: Any) -> None:
+        if node.domain not in _DOMAINS:  # the importer would take it for ONNX's operator of this name
+            node.op_type = f"{node.domain}.{node.op_type}"
         try:
             take(importer, node)
         except Exception as error:

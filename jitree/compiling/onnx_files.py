@@ -215,10 +215,14 @@ def read_model(path: str, name: str) -> Any:
         raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: {first_line(error)}") from None
     if not model.graph.node and not model.graph.output:
         raise InvalidArgumentError(f"'{name}' is no ONNX file, or damaged: it has no graph")
-    if sum(len(weight.raw_data) for weight in model.graph.initializer) > _LARGEST:
-        raise ResourceExhaustedError(f"'{name}': a model has 2 GiB at most here, with its weights")
+    _require_room(model, f"'{name}'")
     check_model(model, name)
     return model
+
+
+def _require_room(model: Any, what: str) -> None:
+    if sum(len(tensor.raw_data) for tensor in tensors_of(model.graph)) > _LARGEST:
+        raise ResourceExhaustedError(f"{what}: a model has 2 GiB at most here, with its weights")
 
 
 def prepare(
@@ -226,7 +230,7 @@ def prepare(
 ) -> PreparedModel:
     """Makes a model ready. ``opset`` 0: as it is, but not older than the importer knows. ``expanded``: the
     operators that are written by others. INVALID_ARGUMENT for inputs and opsets that do not fit."""
-    import onnx
+    import onnx.inliner
 
     origins = _origins(model)
     reference = onnx.ModelProto()
@@ -234,10 +238,12 @@ def prepare(
     choose(reference, inputs)
     _separate_names(reference)
     reference.ir_version = max(reference.ir_version, _VERSION)
-    program = _expanded(_converted(_inferred(reference, work), opset, work), expanded)
+    program = onnx.inliner.inline_local_functions(reference, convert_version=True)
+    program = _expanded(_converted(_inferred(program, work), opset, work), expanded)
     program = _inferred(_folded(program, work), work)
     replace_forms(program)
     _drop_weights(program)
+    _require_room(program, "the model with its forms for the compiler")
     program = _inferred(program, work)
     _store_bytes(program)
     program.graph.name = FUNCTION

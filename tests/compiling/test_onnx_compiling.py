@@ -185,6 +185,19 @@ def test_a_refusal_names_the_node(tmp_path: Path) -> None:
     )
 
 
+def test_operators_of_others_are_not_onnxs(tmp_path: Path) -> None:
+    """The importer has no domains: it made a module that computes ONNX's operator of this name."""
+    text = '<ir_version: 8, opset_import: ["": 17, "acme": 1]> g '
+    text += "(float[4] x) => (float[4] y) { y = acme.Neg(x) }"
+    with (
+        pytest.raises(
+            UnimplementedError, match=r"acme\.Neg 'Neg_0' \(node 0 of 1, .*: the compiler has no rule"
+        ),
+        pytest.warns(UserWarning, match="not folded"),
+    ):
+        jitree.compile(onnx.parser.parse_model(text), tmp_path / "m.vmfb")
+
+
 FORMS = {
     "a window that is put once": (
         "(float[1,2,6] x, float[3,2,3] w) => (float[1,3,1] y) { y = Conv<strides=[4]>(x, w) }"

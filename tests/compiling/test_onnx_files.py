@@ -14,7 +14,7 @@ from jitree.compiling.onnx_files import can_expand, opset_of, prepare, read_mode
 from jitree.compiling.onnx_inputs import ChosenInputs, choose, inputs_of
 from jitree.compiling.onnx_nodes import graphs_in, shape_of
 from jitree.compiling.programs import CompilerWork, MessageLog
-from jitree.errors import InvalidArgumentError, UnimplementedError
+from jitree.errors import InvalidArgumentError, ResourceExhaustedError, UnimplementedError
 from tests.api.onnx_files import chain
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install 'jitree[compile]'")
@@ -381,6 +381,31 @@ def test_opsets_are_converted(work: CompilerWork, notes: list[str]) -> None:
         InvalidArgumentError, match=r"opset 99: the model has 11, and onnx cannot convert it: "
     ):
         prepare(old, NOTHING, 99, [], work)
+
+
+def test_functions_of_the_model_are_written_out(work: CompilerWork) -> None:
+    """The importer does not know them, and their forms are replaced as those of other nodes."""
+    text = '<ir_version: 10, opset_import: ["": 19, "own": 1]> g '
+    text += "(float[4] x) => (float[7] y) { y = own.GRU(x) } "
+    text += '<domain: "own", opset_import: ["": 19]> GRU (x) => (y) '
+    text += '{ p = Constant<value_ints=[1,2]>() y = Pad<mode="edge">(x, p) }'
+    model = onnx.parser.parse_model(text)
+    program = prepare(model, NOTHING, 0, [], work).program
+    assert not program.functions
+    assert {node.op_type for node in program.graph.node} <= {"Constant", "Slice", "Concat", "Identity"}
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(results(program, x=x)[0], results(model, x=x)[0])
+
+
+def test_models_that_grow_beyond_what_a_file_holds(
+    work: CompilerWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forms may have more weights than the model: filters of phases have zeros besides."""
+    model = parsed("(float[1,1,2] x) => (float[1,1,9] y) { y = ConvTranspose<strides=[7]>(x, w) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 1, 2), np.float32), "w"))
+    monkeypatch.setattr(onnx_files, "_LARGEST", 20)
+    with pytest.raises(ResourceExhaustedError, match="with its forms for the compiler: a model has 2 GiB"):
+        prepare(model, NOTHING, 0, [], work)
 
 
 OLD_SIZES: dict[str, tuple[int, str, list[float], list[float]]] = {
