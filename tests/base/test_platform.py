@@ -153,6 +153,8 @@ print("imported")
 )  # fmt: skip
 def test_as_on_macos(program: str, machine: str, said: list[str]) -> None:
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "JITREE_TEST_MACHINE": machine}
+    if program is _IMPORTS:
+        environment["NUMBA_DISABLE_JIT"] = "1"  # one file has Numba compile for six seconds
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=280,

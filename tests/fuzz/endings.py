@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -31,8 +32,8 @@ STATUS: Final = 5
 """What the process is told to end with."""
 SECONDS: Final = 120.0
 """After which a process is said not to end."""
-LIMIT: Final = 1.0
-"""Seconds until a call of a thread ends that the interpreter waits for."""
+LIMIT: Final = 0.25
+"""Seconds until a call of a thread ends that the interpreter waits for: it computes meanwhile."""
 ENDLESS: Final = PROGRAMS / "endless.vmfb"
 ENDLESS_LATER: Final = PROGRAMS / "asynchronous_endless.vmfb"
 X: Final = np.arange(64, dtype=np.float32)
@@ -292,7 +293,12 @@ def tell_ends(processes: dict[str, int]) -> None:
 
 
 def fork_as_told() -> None:
-    """Forks for lines of standard input. What is to build has the line's folder for its images."""
+    """Forks for lines of standard input. What is to build has the line's folder for its images.
+
+    Ends look for garbage among what their states have made: to read all that was imported, and so to copy its
+    memory, took most of the time."""
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         state, folder, *ends = line.rstrip("\n").split("\t")
         processes = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import math
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,18 @@ def softmax(scores: Any, out: Any) -> None:
     out[:] = weights / weights.sum()
 
 
+def softmax_by_numbers(scores: Any, out: Any) -> None:
+    """Numba compiles that in a third of the time of expressions of arrays."""
+    largest, total = scores[0], np.float32(0)
+    for score in scores:
+        largest = max(largest, score)
+    for index, score in enumerate(scores):
+        out[index] = math.exp(score - largest)
+        total += out[index]
+    for index in range(len(scores)):
+        out[index] /= total
+
+
 def half(scores: Any, out: Any) -> None:
     for index, score in enumerate(scores):  # Numba compiles that in a third of the time of an array's
         out[index] = score * np.float32(0.5)
@@ -51,8 +64,8 @@ def raising(scores: Any, out: Any) -> None:
 
 
 HALF, SOFT, RAISING = (
-    [pytest.param(Kernel(made, TEN), id=name) for name, made in (("python", one), ("numba", numba.njit(one)))]
-    for one in (half, softmax, raising)
+    [pytest.param(Kernel(python, TEN), id="python"), pytest.param(Kernel(numba.njit(own), TEN), id="numba")]
+    for python, own in ((half, half), (softmax, softmax_by_numbers), (raising, raising))
 )
 """Kernels of Python and of Numba, which is compiled once."""
 
