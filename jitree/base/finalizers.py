@@ -452,8 +452,8 @@ def require_interpreter(is_finalizing: Callable[[], bool] = sys.is_finalizing) -
         raise FailedPreconditionError("the interpreter is shutting down; make calls before the program ends")
 
 
-def _end_nothing() -> None:
-    del Finalizer.__del__
+def _end_nothing(kind: type[Finalizer] = Finalizer) -> None:
+    del kind.__del__  # that of this module: one that is loaded anew has a class of its own
 
 
 atexit.register(_end_nothing)
