@@ -418,7 +418,7 @@ def _steps(action: Callable[[], object], attempts: int, owner: Borrowed | None) 
             break
         except BaseException as error:
             failed = error
-    if type(failed) is RecursionError:  # there may be no stack for a call
+    if failed.__class__ is RecursionError:  # no call: neither is there a stack for one, nor may a signal come
         failed, put_off = None, _put_off  # frames of the error have the owner, which would live as long
         put_off += (action if owner is None else owner.shown.value.end,)
         try:
@@ -452,8 +452,8 @@ def require_interpreter(is_finalizing: Callable[[], bool] = sys.is_finalizing) -
         raise FailedPreconditionError("the interpreter is shutting down; make calls before the program ends")
 
 
-def _end_nothing() -> None:
-    del Finalizer.__del__
+def _end_nothing(kind: type[Finalizer] = Finalizer) -> None:
+    del kind.__del__  # that of this module: one that is loaded anew has a class of its own
 
 
 atexit.register(_end_nothing)

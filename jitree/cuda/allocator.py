@@ -12,7 +12,6 @@ the same thread: so they are only put on a list, which the next allocation works
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import repeat
@@ -88,7 +87,6 @@ class _Loan(NamedTuple):
 
     stream: Stream
     owner: object
-    release: Callable[[], object] | None
 
 
 class OwnedPiece(Finalizer):
@@ -148,9 +146,7 @@ class CudaAllocator(LendingAllocator):
         buffer = Buffer(allocation)
         return buffer
 
-    def import_host(
-        self, view: memoryview, memory_type: int, usage: int, release: Callable[[], object] | None = None
-    ) -> Buffer | None:
+    def import_host(self, view: memoryview, memory_type: int, usage: int) -> Buffer | None:
         """As :meth:`Allocator.import_host`: host memory can be pinned in place, but not become device-local.
 
         None also when the driver cannot pin it.
@@ -164,10 +160,9 @@ class CudaAllocator(LendingAllocator):
         context = self._context
         context.enter()
         context.release_discarded()  # the same memory may have been pinned before
-        after = (partial(id, (view, array)), release or bool)
-        arguments = (address, view.nbytes, _REGISTER_MAPPED)
+        arguments, kept = (address, view.nbytes, _REGISTER_MAPPED), (view, array)
         try:
-            owned = context.make("cuMemHostRegister", arguments, "cuMemHostUnregister", (address,), after)
+            owned = context.make("cuMemHostRegister", arguments, "cuMemHostUnregister", (address,), kept)
         except StatusError:
             context.api.check_alive()
             return None
@@ -183,9 +178,7 @@ class CudaAllocator(LendingAllocator):
         allocation.stream = self._stream
         return Buffer(allocation)
 
-    def import_device(
-        self, address: int, length: int, owner: object, release: Callable[[], object] | None = None
-    ) -> Buffer:
+    def import_device(self, address: int, length: int, owner: object) -> Buffer:
         """Wraps device memory of another library; submitted work that uses it keeps ``owner``.
 
         INVALID_ARGUMENT for memory of another device or of the host.
@@ -193,7 +186,7 @@ class CudaAllocator(LendingAllocator):
         if length:
             self._context.enter()
             self._check_ordinal(address)
-        loan = _Loan(self._stream, owner, release)
+        loan = _Loan(self._stream, owner)
         allocation = CudaAllocation(
             address, length, _DEVICE_LOCAL, _DEFAULT_USAGE, _ALL, host_address=None,
             source=loan, release=uninterrupted(partial(_release_foreign, loan)),
@@ -423,4 +416,4 @@ def _unregister(registration: _Registration) -> None:
 
 def _release_foreign(loan: _Loan) -> None:
     """Lets go of foreign memory when nothing submitted uses it."""
-    loan.stream.retain((loan, Finalizer(None if loan.release is None else uninterrupted(loan.release))))
+    loan.stream.retain(loan)

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain, compress, filterfalse, repeat, starmap
-from operator import add, call, itemgetter, methodcaller, not_
+from itertools import chain, filterfalse, repeat, starmap
+from operator import add, call, itemgetter, methodcaller
 from typing import Any, Final
 
 from jitree import errors
-from jitree.base.finalizers import Finalizer, uninterrupted
+from jitree.base.finalizers import Finalizer, repeated
 
 OUT_OF_MEMORY: Final = 2
 NOT_INITIALIZED: Final = 3
@@ -319,28 +319,21 @@ class Discarded(Finalizer):
     and must not touch the driver there.
 
     All that is made in a context refers to this. The last of it may die long after its device: what is left
-    goes back then, before the context, which other libraries may go on using. What is current on the thread
-    stays so. All of that is in C: an interrupt comes after it."""
+    goes back then, before the context, which other libraries may go on using."""
 
-    __slots__ = ("_back", "_context", "_left")  # which end in this order
+    __slots__ = ("_context", "_left")
 
     def __init__(self, context: Owned) -> None:
         """``context``: the owner of what the context is retained by."""
-        driver, pushed = context.driver, list[Action]()
         self._left: deque[Action] = deque()
-        push = partial(driver.cuCtxPushCurrent, context.handle)
-        results = map(_RESULT, map(call, compress((push,), map(bool, (self._left,)))))
-        entered = map(pushed.append, compress((driver.cuCtxPopCurrent,), map(not_, results)))
-        rest = chain.from_iterable(compress((self._left,), map(not_, entered)))
-        super().__init__(uninterrupted(partial(deque, map(call, rest), 0)))
-        self._back = Finalizer(uninterrupted(partial(deque, map(call, pushed), 0)))
+        rest = partial(_give_back_rest, self._left, context.driver, context.handle, [], [])
+        super().__init__(repeated(rest))
         self._context = context
 
-    def leave(self, after: Iterable[Action], calls: Iterator[Action]) -> Action:
-        """Makes what leaves calls here. ``after`` each of them something is called, which lives until
-        then."""
-        steps = zip(calls, *map(repeat, after), strict=False)
-        return partial(self._left.extend, chain.from_iterable(steps))
+    def leave(self, kept: object, calls: Iterator[Action]) -> Action:
+        """Makes what leaves calls here. ``kept`` lives until they are made. The garbage collector does not
+        see it here: what refers to its own device stays until the next release."""
+        return partial(self._left.extend, chain.from_iterable(zip(calls, repeat(partial(id, kept)))))
 
     def release(self) -> None:
         """Makes all calls. For any thread."""
@@ -350,3 +343,26 @@ class Discarded(Finalizer):
                 next(made)
             except IndexError:  # another thread was quicker
                 return
+
+
+def _give_back_rest(
+    left: deque[Action],
+    driver: Any,
+    context: Handle,
+    entered: list[tuple[int]],
+    returned: list[tuple[Any, ...]],
+) -> None:
+    """Makes the calls that are left in their context; what is current on the thread stays so.
+
+    It is begun again where it is interrupted: each step is done and noted by one function in C, which takes
+    a call from the list or appends to one what the driver has said. What raises keeps no other from its call.
+    """
+    if left and not entered:
+        entered.extend(map(driver.cuCtxPushCurrent, (context,)))
+    if not entered or entered[0][0]:
+        return  # nothing is left, or it went with the context
+    while left:
+        with errors.ignored(Exception):
+            next(map(call, iter(left.popleft, None)))
+    if not returned:
+        returned.extend(starmap(driver.cuCtxPopCurrent, ((),)))

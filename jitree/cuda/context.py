@@ -7,7 +7,7 @@ has an owner, which gives it back to the pool: when it is told to, or when nothi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from operator import call
 from typing import Any, Final
@@ -76,14 +76,14 @@ class CudaContext:
         arguments: Iterable[Any],
         give_back: str,
         known: tuple[Handle, ...] = (),
-        after: Sequence[Action] = (),
+        kept: object = None,
     ) -> Owned:
         """Makes something by the driver's call ``name``. Its owner's death has ``give_back`` give it back at
         the next :meth:`release_discarded`. The context must be current.
 
-        ``known``: what is given back, where that is no result. ``after``: called then.
+        ``known``: what is given back, where that is no result. ``kept``: lives until then.
         """
-        owned = Owned(self.api, give_back, partial(self._discarded.leave, after))
+        owned = Owned(self.api, give_back, partial(self._discarded.leave, kept))
         owned.make(name, arguments, known)
         return owned
 

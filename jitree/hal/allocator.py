@@ -174,13 +174,10 @@ class Allocator(Unique, abc.ABC):
         """
 
     @abc.abstractmethod
-    def import_host(
-        self, view: memoryview, memory_type: int, usage: int, release: Callable[[], object] | None = None
-    ) -> Buffer | None:
+    def import_host(self, view: memoryview, memory_type: int, usage: int) -> Buffer | None:
         """Wraps host memory in a buffer without copying; None where that is impossible.
 
-        ``view`` must be contiguous; the buffer keeps it, is read-only if it is, and calls ``release`` at the
-        end.
+        ``view`` must be contiguous; the buffer keeps it, and is read-only if it is.
         """
 
     @abc.abstractmethod

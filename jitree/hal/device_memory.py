@@ -172,11 +172,9 @@ class _TrackingAllocator(Allocator):
         self._note(buffer.allocation)
         return buffer
 
-    def import_host(
-        self, view: memoryview, memory_type: int, usage: int, release: Callable[[], object] | None = None
-    ) -> Buffer | None:
+    def import_host(self, view: memoryview, memory_type: int, usage: int) -> Buffer | None:
         """As the other does: it is no memory of the device's."""
-        return self._own.import_host(view, memory_type, usage, release)
+        return self._own.import_host(view, memory_type, usage)
 
     def query_compatibility(
         self, memory_type: int, usage: int, intended_usage: int, size: int

@@ -12,7 +12,7 @@ garbage collector may run there, and with it such an ending, which changes the l
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jitree.base.arguments import integer, natural
-from jitree.base.finalizers import Finalizer, SharedWeakSet, SharedWeakValues, brief_guard, uninterrupted
+from jitree.base.finalizers import Finalizer, SharedWeakSet, SharedWeakValues, brief_guard
 from jitree.base.platform import READ, WRITE, Mapping, whole_pages
 from jitree.errors import InvalidArgumentError, ResourceExhaustedError, pass_interruption
 from jitree.hal.allocator import Accounting, Block, Charge, LendingAllocator, check_request
@@ -110,9 +110,7 @@ class HeapAllocator(LendingAllocator):
             block[0], source, partial(self._returned.append, source), device=self.device,
         ))  # fmt: skip
 
-    def import_host(
-        self, view: memoryview, memory_type: int, usage: int, release: Callable[[], object] | None = None
-    ) -> Buffer | None:
+    def import_host(self, view: memoryview, memory_type: int, usage: int) -> Buffer | None:
         """As :meth:`Allocator.import_host`; None for memory that is not aligned to 64 bytes."""
         if not view.c_contiguous:
             raise InvalidArgumentError("only contiguous memory can be imported")
@@ -122,8 +120,8 @@ class HeapAllocator(LendingAllocator):
             return None
         return Buffer(Allocation(
             address, view.nbytes, host_memory_type(memory_type), (usage or _DEFAULT_USAGE) | _HOST_USAGE,
-            _READ if view.readonly else _ALL, host_address=address, source=(view, array, release),
-            release=None if release is None else uninterrupted(release), device=self.device,
+            _READ if view.readonly else _ALL, host_address=address, source=(view, array), release=None,
+            device=self.device,
         ))  # fmt: skip
 
     def query_compatibility(
@@ -377,8 +375,6 @@ class GuardedAllocator(HeapAllocator):
     def _put(self, block: HeapBlock) -> None:
         """The pages go with the last reference."""
 
-    def import_host(
-        self, view: memoryview, memory_type: int, usage: int, release: Callable[[], object] | None = None
-    ) -> Buffer | None:
+    def import_host(self, view: memoryview, memory_type: int, usage: int) -> Buffer | None:
         """None: what others own has no guard."""
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
+import stat
 from _thread import allocate_lock
 from collections.abc import Callable, Hashable
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
@@ -129,16 +130,20 @@ class DescriptorFile(File):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], access: int) -> DescriptorFile:
-        """NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE as the system says, naming the path."""
+        """NOT_FOUND, PERMISSION_DENIED or UNAVAILABLE as the system says, naming the path; INVALID_ARGUMENT
+        for a pipe or device, of which no range can be read."""
         mode = os.O_RDWR if access & MemoryAccess.WRITE else os.O_RDONLY
         name = os.fspath(path)
         with system_refusals(f"file '{name}' cannot be opened"):
             try:
-                return cls(OwnedDescriptor(os.open, name, mode | os.O_CLOEXEC), access, f"'{name}'")
+                opened = OwnedDescriptor(os.open, name, mode | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError as error:
                 raise NotFoundError(f"no file '{name}'") from error
             except PermissionError as error:
                 raise PermissionDeniedError(f"file '{name}' cannot be opened: {error.strerror}") from error
+        if not stat.S_ISREG(os.fstat(opened.number).st_mode):
+            raise InvalidArgumentError(f"'{name}' is no file; copy what a pipe or device has to one")
+        return cls(opened, access, f"'{name}'")
 
     @property
     def length(self) -> int:

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from jitree import errors
+from jitree.base.platform import open_at_once
 from jitree.errors import InvalidArgumentError, pass_interruption
 from jitree.types import BY_NAME, ElementType, element_type_of, format_shaped_type
 
@@ -225,7 +226,7 @@ class ParameterFile:
         try:
             if not stat.S_ISREG(os.stat(self.name).st_mode):
                 raise errors.InvalidArgumentError(f"'{self.name}' is no file")
-            with open(self.name, "r+b" if self.writable else "rb") as file:
+            with open(self.name, "r+b" if self.writable else "rb", opener=open_at_once) as file:
                 size = os.fstat(file.fileno()).st_size
                 self.view = (
                     self._map(file.fileno(), size) if mode is Mode.FILE else _read(file.fileno(), size)

@@ -79,11 +79,11 @@ class ParameterIndex:
         """
 
         entries = read_archive(path, mode, access)
-        name = os.fspath(path)
+        origin = f"'{os.fspath(path)}'"
         for entry in entries:
-            self.add(entry, f"'{name}'")
+            self.add(entry, origin)
         if not entries:
-            self.archives.append(f"'{name}'")
+            self.archives.append(origin)
 
     def _repr_html_(self) -> str:
         from jitree.base.tables import bytes_text, html_table

@@ -8,10 +8,18 @@ from __future__ import annotations
 import json
 import math
 import struct
+from functools import lru_cache
 from typing import Any, Final
 
 from jitree.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError, pass_interruption
-from jitree.params.entry import ParameterEntry, ParameterFile, TensorType, check_overlaps, check_range
+from jitree.params.entry import (
+    FileRange,
+    ParameterEntry,
+    ParameterFile,
+    TensorType,
+    check_overlaps,
+    check_range,
+)
 from jitree.types import BY_NAME
 
 _LENGTH: Final = struct.Struct("<Q")
@@ -48,14 +56,16 @@ def read(file: ParameterFile) -> list[ParameterEntry]:
     check_range("safetensors header", _LENGTH.size, length, len(file.view))
     start = _LENGTH.size + length
     header = _parse(file.view[_LENGTH.size : start])
-    entries = [_entry(file, start, key, fields) for key, fields in header.items() if key != _METADATA_KEY]
+    header.pop(_METADATA_KEY, None)
+    size = len(file.view) - start
+    entries = [_entry(file, start, size, key, fields) for key, fields in header.items()]
     check_overlaps(entries)
     return entries
 
 
 def _parse(view: memoryview) -> dict[str, Any]:
     try:
-        header = json.loads(str(view, "utf-8"), object_pairs_hook=_unique)
+        header = json.loads(str(view, "utf-8"), object_pairs_hook=_object)
     except RecursionError as error:
         pass_interruption(error)
         raise InvalidArgumentError("the safetensors header nests too deeply") from None
@@ -69,50 +79,66 @@ def _parse(view: memoryview) -> dict[str, Any]:
     return header
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise InvalidArgumentError(f"the safetensors header has the name '{key}' twice")
-        result[key] = value
+def _object(pairs: list[tuple[str, Any]]) -> Any:
+    """A tensor's fields become a tuple, which the garbage collector need not go through: there may be
+    hundreds of thousands."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise InvalidArgumentError(f"the safetensors header has the name '{_twice(pairs)}' twice")
+    shape, place = result.get("shape"), result.get("data_offsets")
+    if type(shape) is list and type(place) is list and len(place) == 2 and "dtype" in result:
+        return result["dtype"], *place, *shape
     return result
 
 
-def _entry(file: ParameterFile, start: int, key: str, fields: Any) -> ParameterEntry:
-    try:
-        dtype, shape, (begin, end) = fields["dtype"], tuple(fields["shape"]), fields["data_offsets"]
-    except (KeyError, TypeError, ValueError) as error:
-        pass_interruption(error)
+def _twice(pairs: list[tuple[str, Any]]) -> str:
+    seen = set[str]()
+    for name, _ in pairs:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise AssertionError("each name is there once")
+
+
+def _entry(file: ParameterFile, start: int, size: int, key: str, fields: Any) -> ParameterEntry:
+    """``size``: bytes of the data, which begin at ``start``."""
+    if type(fields) is not tuple:
         raise InvalidArgumentError(
             f"parameter '{key}': the header must state dtype, shape and data_offsets [begin, end]"
-        ) from None
-    numbers = (*shape, begin, end)
-    if not all(type(number) is int and 0 <= number < _MOST for number in numbers) or not isinstance(
-        dtype, str
-    ):
-        raise InvalidArgumentError(f"parameter '{key}': shape and data_offsets must be positive integers")
+        )
+    dtype, begin, end, *_ = fields
+    shape = fields[3:]
+    for number in fields[1:]:
+        if type(number) is not int or not 0 <= number < _MOST:
+            raise InvalidArgumentError(f"parameter '{key}': shape and data_offsets must be positive integers")
     if len(shape) > _MAXIMUM_RANK:
         raise InvalidArgumentError(
             f"parameter '{key}' claims {len(shape)} dimensions; at most {_MAXIMUM_RANK}"
         )
-    if begin > end or end > len(file.view) - start:
+    if begin > end or end > size:
         raise OutOfRangeError(
-            f"parameter '{key}' claims bytes {begin} to {end} of the data, which has "
-            f"{len(file.view) - start}; the file was cut short or is damaged"
+            f"parameter '{key}' claims bytes {begin} to {end} of the data, which has {size}; the file was "
+            "cut short or is damaged"
         )
-    tensor, bits = _tensor(key, dtype, shape)
-    if math.prod(shape) * bits != (end - begin) * 8:
+    known = _tensor(dtype, shape) if isinstance(dtype, str) else None
+    if known is None:
+        raise UnimplementedError(f"parameter '{key}' has dtype '{dtype}', which is not known")
+    tensor, bits = known
+    length: int = end - begin
+    if math.prod(shape) * bits != length * 8:
         raise InvalidArgumentError(
-            f"parameter '{key}' claims {end - begin} bytes but {tensor} has {math.prod(shape) * bits // 8}"
+            f"parameter '{key}' claims {length} bytes but {tensor} has {math.prod(shape) * bits // 8}"
         )
-    return ParameterEntry(key, end - begin, file.storage(start + begin, end - begin), tensor=tensor)
+    return ParameterEntry(key, length, FileRange(file, start + begin, length), tensor=tensor)
 
 
-def _tensor(key: str, dtype: str, shape: tuple[int, ...]) -> tuple[TensorType, int]:
-    """Type of a tensor, and the bits of one element."""
+@lru_cache
+def _tensor(dtype: str, shape: tuple[int, ...]) -> tuple[TensorType, int] | None:
+    """Type of a tensor, and the bits of one element; None for a dtype that is not known. Most tensors of a
+    file share theirs with others."""
     if dtype in _ELEMENTS:
         row = BY_NAME[_ELEMENTS[dtype]]
         return TensorType(shape, row), row.bits
     if dtype in _PACKED_BITS:
         return TensorType(shape, dtype), _PACKED_BITS[dtype]
-    raise UnimplementedError(f"parameter '{key}' has dtype '{dtype}', which is not known")
+    return None

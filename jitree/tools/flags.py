@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from jitree import __version__
 from jitree.base.near_names import did_you_mean, near_path
+from jitree.base.pipes import input_file
 from jitree.base.platform import SYSTEM, UNAME
 from jitree.errors import (
     InvalidArgumentError,
@@ -215,14 +216,12 @@ def _expand(arguments: Sequence[str], depth: int, file: str) -> Iterator[tuple[s
 
 
 def whole_file(path: str, most: int = 1 << 30) -> bytes:
-    """The bytes of a file or pipe. INVALID_ARGUMENT for more than ``most``: a device may never end."""
-    data = bytearray()
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            data += piece
-            if len(data) > most:
-                raise InvalidArgumentError(f"'{path}' has more than {most} bytes, or is a device without end")
-    return bytes(data)
+    """The bytes of a file or pipe. INVALID_ARGUMENT for more than ``most``, and for a device."""
+    with input_file(path, most) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise InvalidArgumentError(f"'{path}' has more than {most} bytes")
+    return data
 
 
 def _flagfile_lines(path: str) -> list[str]:

@@ -29,6 +29,7 @@ from jitree.base import elements
 from jitree.base.arguments import number_of
 from jitree.base.elements import Bytes
 from jitree.base.elements import HostTensor as HostTensor
+from jitree.base.pipes import input_file
 from jitree.tools import element_parsing
 from jitree.types import (
     BY_NAME,
@@ -139,7 +140,7 @@ class ValueFiles:
         if file is None:
             with errors.system_refusals(f"unable to open file `{path}`"):
                 try:
-                    file = open(path, "rb")
+                    file = input_file(path)
                 except FileNotFoundError:
                     raise missing_file(path) from None
             self._open[path] = file

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, TypeGuard
 import numpy as np
 
 from jitree.base.memory import address_of, private_file
-from jitree.base.platform import PAGE_SIZE, mapped_file
+from jitree.base.platform import PAGE_SIZE, mapped_file, open_at_once
 from jitree.base.records import NamedTuple
 from jitree.errors import (
     InvalidArgumentError,
@@ -187,7 +187,8 @@ def separate_content(source: Source, most: int) -> memoryview:
 
 def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview]) -> memoryview:
     try:
-        with open(path, "rb", buffering=0) as file:
+        opener = None if stat.S_ISREG(os.stat(path).st_mode) else open_at_once
+        with open(path, "rb", buffering=0, opener=opener) as file:
             return read(file, most)
     except FileNotFoundError:
         from jitree.base.near_names import near_path  # only failures pay for it
@@ -197,7 +198,7 @@ def _read_path(path: str, most: int, read: Callable[[io.FileIO, int], memoryview
         raise PermissionDeniedError(f"the file cannot be read: {error.strerror}: '{path}'") from None
     except IsADirectoryError:
         raise InvalidArgumentError(f"'{path}' is a directory, not a module file") from None
-    except InvalidArgumentError:
+    except (InvalidArgumentError, UnavailableError):
         raise
     except (OSError, ValueError, MemoryError) as error:  # ValueError: a null character in the path
         pass_interruption(error)
@@ -219,7 +220,7 @@ def _read_part(file: io.FileIO, most: int) -> memoryview:
     """Reads at most so many bytes."""
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        return memoryview(_read_stream(file, most))
+        return memoryview(_read_stream(file, most, _first_part(file, status.st_mode)))
     size = status.st_size if most < 0 else min(status.st_size, most)
     if size == 0:
         return memoryview(bytearray())
@@ -233,14 +234,22 @@ def _read_part(file: io.FileIO, most: int) -> memoryview:
     return whole[:length]
 
 
-def _read_stream(file: BinaryIO | io.FileIO, most: int) -> bytearray:
-    """Reads to the end, at most so many bytes.
+def _first_part(file: io.FileIO, mode: int) -> bytes:
+    if not stat.S_ISFIFO(mode):
+        return b""
+    from jitree.base.pipes import first_part  # few modules come from one
+
+    return first_part(file.fileno())
+
+
+def _read_stream(file: BinaryIO | io.FileIO, most: int, begun: bytes = b"") -> bytearray:
+    """Reads to the end, at most so many bytes. Those that it has ``begun`` with are read.
 
     RESOURCE_EXHAUSTED for more than a stream may have.
     """
     limit = _longest(file)
     wanted = limit + 1 if most < 0 else min(most, limit + 1)
-    data = bytearray()
+    data = bytearray(begun)
     while (
         len(data) < wanted and (part := memoryview(file.read(min(_STREAM_PART, wanted - len(data))))).nbytes
     ):

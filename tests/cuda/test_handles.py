@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree.base.finalizers import has_guard
+from jitree.base.finalizers import Finalizer, has_guard
 from jitree.cuda import kernels, ptx, stream_share
 from jitree.cuda.channel import GroupWatch
 from jitree.cuda.completion import CompletionThread, InboxThread
@@ -218,6 +218,7 @@ def test_what_dies_after_its_device_is_given_back(fake: FakeDriver) -> None:
     assert fake.names()[-1] == "cuDevicePrimaryCtxRelease"
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")  # no interrupt is lost
 def test_an_interrupt_as_the_last_of_a_context_ends(fake: FakeDriver) -> None:
     """All is given back, and what was current on the thread is so still."""
     before = made(fake)
@@ -231,6 +232,33 @@ def test_an_interrupt_as_the_last_of_a_context_ends(fake: FakeDriver) -> None:
         interruption.during(held.clear)
         gc.collect()
         assert made(fake) == before and fake.current() == 1
+
+
+def test_a_call_that_raises_keeps_no_other_from_its_turn(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the last of a context ends, or at the next release; the bindings raise where the library is gone."""
+    destroy, chosen = fake.cuEventDestroy, list[int]()
+
+    def refuse(event: Any) -> Any:
+        if int(event) in chosen:
+            raise RuntimeError("the library is gone")
+        return destroy(event)
+
+    monkeypatch.setattr(fake, "cuEventDestroy", refuse)
+    before, context = made(fake), CudaContext(fake, 0)
+    context.enter()
+    held: list[Any] = [context.make("cuEventCreate", (0,), "cuEventDestroy") for _ in range(4)]
+    chosen += [int(held[0]), int(held[2])]
+    del held[:2]
+    with pytest.raises(RuntimeError, match="gone"):
+        context.release_discarded()
+    context.release_discarded()
+    assert made(fake)["events"] == before["events"] + 3
+    held.append(context)
+    del context, held[:2]
+    held.clear()
+    assert made(fake) == before | {"events": before["events"] + 2}
 
 
 def test_what_the_driver_refuses_is_not_given_back(fake: FakeDriver, device: CudaDevice) -> None:
@@ -248,16 +276,17 @@ def test_what_the_driver_refuses_is_not_given_back(fake: FakeDriver, device: Cud
         assert not fake.count(give_back)
 
 
-def test_what_is_called_after_something_was_given_back(fake: FakeDriver, device: CudaDevice) -> None:
-    context, seen = device.context, list[str]()
+def test_what_is_kept_until_something_was_given_back(fake: FakeDriver, device: CudaDevice) -> None:
+    context, seen = device.context, list[int]()
     context.enter()
-    after = (lambda: seen.append(str(fake.count("cuEventDestroy"))),)
-    owned = context.make("cuEventCreate", (0,), "cuEventDestroy", after=after)
+    kept = Finalizer(lambda: seen.append(fake.count("cuEventDestroy")))
+    owned = context.make("cuEventCreate", (0,), "cuEventDestroy", kept=kept)
+    del kept
     assert int(owned) in fake.events
     del owned
     assert not fake.count("cuEventDestroy") and not seen
     context.release_discarded()
-    assert seen == ["1"]
+    assert seen == [1]
     owned = context.make("cuEventCreate", (0,), "cuEventDestroy")
     owned.close()
     owned.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import weakref
 from collections.abc import Iterable
 from functools import partial
 from types import FrameType, SimpleNamespace
@@ -278,36 +279,38 @@ def test_compatibility(device: CudaDevice) -> None:
 
 
 def test_host_memory_is_pinned_in_place_and_released(fake: FakeDriver, device: CudaDevice) -> None:
-    memory, released = np.arange(100, dtype=np.uint8), []
+    memory = np.arange(100, dtype=np.uint8)
+    lent = memory.view()
+    is_lent = weakref.ref(lent)
     assert allocator_of(device).import_host(memory.data, DEVICE_LOCAL, 0) is None
-    buffer = allocator_of(device).import_host(memory.data, HOST_LOCAL, 0, lambda: released.append(True))
+    buffer = allocator_of(device).import_host(lent.data, HOST_LOCAL, 0)
     assert buffer is not None and buffer.host_address == memory.ctypes.data
     done = Fence.create(device)
     device.queue_fill(-1, None, done, buffer, 0, 4, 9, 1)
     done.wait()
     assert memory[:5].tolist() == [9, 9, 9, 9, 4]
-    del buffer
+    del buffer, lent
     gc.collect()
+    assert is_lent() is not None
     assert not fake.count("cuMemHostUnregister")  # finalizers run anywhere and touch no driver
     again = allocator_of(device).import_host(memory.data, HOST_LOCAL, 0)
-    assert released == [True] and fake.count("cuMemHostUnregister") == 1 and again is not None
+    assert is_lent() is None and fake.count("cuMemHostUnregister") == 1 and again is not None
 
 
 def test_pinned_memory_of_the_host_is_kept_while_the_device_uses_it(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
-    released: list[bool] = []
-    buffer = allocator_of(device).import_host(
-        memoryview(bytearray(64)), HOST_LOCAL, 0, lambda: released.append(True)
-    )
+    memory = np.zeros(64, np.uint8)
+    is_lent = weakref.ref(memory)
+    buffer = allocator_of(device).import_host(memory.data, HOST_LOCAL, 0)
     assert buffer is not None
     with fake.busy():
         device.queue_fill(-1, None, None, buffer, 0, 64, 9, 1)
-        del buffer
+        del buffer, memory
         gc.collect()
-        assert not released
+        assert is_lent() is not None
     device.trim()
-    assert released == [True] and fake.lost is None
+    assert is_lent() is None and fake.lost is None
 
 
 def test_host_memory_that_the_driver_does_not_pin(fake: FakeDriver, device: CudaDevice) -> None:
@@ -320,17 +323,18 @@ def test_host_memory_that_the_driver_does_not_pin(fake: FakeDriver, device: Cuda
 def test_memory_of_another_library_is_kept_until_the_device_has_done_with_it(
     fake: FakeDriver, device: CudaDevice
 ) -> None:
-    owner = allocator_of(device).allocate(DEVICE_LOCAL, 0, 256)
-    released = []
-    buffer = allocator_of(device).import_device(owner.address, 256, owner, lambda: released.append(True))
+    memory = allocator_of(device).allocate(DEVICE_LOCAL, 0, 256)
+    owner = np.empty(0)
+    is_lent = weakref.ref(owner)
+    buffer = allocator_of(device).import_device(memory.address, 256, owner)
     with fake.busy():
         device.queue_fill(-1, None, None, buffer, 0, 256, 5, 1)
-        del buffer
+        del buffer, owner
         gc.collect()
-        assert not released
+        assert is_lent() is not None
     device.stream.synchronize()
-    assert released == [True]
-    assert (device.read_buffer(owner) == 5).all()
+    assert is_lent() is None
+    assert (device.read_buffer(memory) == 5).all()
 
 
 def test_memory_of_another_device_is_refused() -> None:

@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +141,21 @@ def test_kernels_that_crash_or_never_end() -> None:
                 AbortedError, match=r"ended by SIG(ILL|SEGV|TRAP|BUS) while module.classify ran"
             ):
                 session.call("module.classify", IMAGE)
+
+
+def test_the_time_of_a_process_that_is_stopped_is_limited() -> None:
+    """Others of the same user may stop it in the midst of a call: it answers nothing, and is ended."""
+    with confined(limits={"time": 1.0}) as session:
+        session.load(with_kernels(LOOP))
+        child = session.pid
+        stop = threading.Timer(0.2, os.kill, (child, signal.SIGSTOP))
+        stop.start()
+        with pytest.raises(DeadlineExceededError, match="within 1 s"):
+            session.call("module.classify", IMAGE)
+        stop.join()
+        assert not Path(f"/proc/{child}").exists()
+        with pytest.raises(DeadlineExceededError, match="within 1 s"):
+            session.call("module.classify", IMAGE)
 
 
 def test_nothing_goes_on_between_calls(session: Any) -> None:

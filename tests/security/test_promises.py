@@ -146,6 +146,8 @@ TESTS = {
         "hal/groups/test_presence.py::test_strangers_take_neither_room_nor_the_place_of_members",
         "hal/groups/test_presence.py::test_the_token_never_goes_over_the_port_and_a_proof_serves_once",
     ],
+    "called between two instructions of Python": ["api/test_traced_lines.py"],
+    "Python loads a second time": ["base/test_reload.py"],
     "What dies at the very last levels": [
         "base/test_finalizers.py::test_what_dies_where_the_stack_is_full_ends"
     ],

@@ -103,6 +103,11 @@ def mapped_file(file: int, size: int, access: int = READ) -> memoryview:
     return MappedPages(size, access, _SHARED, file).view()
 
 
+def open_at_once(path: str, access: int) -> int:
+    """Opens a file, as an ``opener``. Named pipes and devices are not waited for."""
+    return os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def pages_of(owner: object) -> MappedPages | None:
     """The mapped memory that is what a view is of (``memoryview.obj``)."""
     return owner.__dict__.get(_PAGES) if isinstance(owner, ctypes.Array) else None
