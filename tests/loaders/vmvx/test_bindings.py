@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from jitree.base.platform import processor
 from jitree.errors import StatusError
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
@@ -92,3 +96,32 @@ def test_the_last_lane_of_narrowed_numbers(wide: str, kind: str, count: int, onl
     expected[chosen] = numbers[chosen].astype(element)
     run_whole(compiled(text), 1, [], [aligned(numbers), memory[:count]])
     assert memory.tolist() == expected.tolist()
+
+
+@pytest.fixture
+def fewer_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The system's text says less than the processor: no AVX-512."""
+    own = processor.description().decode().split()
+    (tmp_path / "cpuinfo").write_text(
+        f"flags : {' '.join(word for word in own if not word.startswith('avx512'))}\n\n"
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(processor, "_FILE", str(tmp_path / "cpuinfo"))
+        _forget()
+        yield
+    _forget()
+
+
+def _forget() -> None:
+    for known in processor.kept:
+        known.cache_clear()
+
+
+@pytest.mark.parametrize("kind", ["i8", "i16"])
+def test_llvm_makes_code_for_the_processor_that_nests_are_written_for(fewer_flags: None, kind: str) -> None:
+    """It stored the last lane of 33 as 32 bits, since nests hide masks from LLVM only with AVX-512."""
+    text, element = KernelText(2), np.dtype(f"int{kind[1:]}")
+    text.loops([33], lambda at: text.store(kind, 4, at[0], text.load("i32", 3, at[0])))
+    memory, numbers = aligned(np.full(64, -1, element)), np.arange(33, dtype=np.int32)
+    run_whole(compiled(text), 1, [], [aligned(numbers), memory[:33]])
+    assert memory.tolist() == [*range(33), *[-1] * 31]
