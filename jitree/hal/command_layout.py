@@ -309,9 +309,8 @@ class ThreadTeam(MemoryRecord):
     parked_ticks: i64  # work that is worth waking workers
     owed: i64  # work done lately that more workers would have shared
     owed_since: i64  # when that last grew
-    lost: i64  # ticks by which shared groups took longer than alone, less what others gained
-    alone_until: i64  # when groups are shared again
-    alone_ticks: i64  # for how long they were not
+    lists: i64  # address of KNOWN_LISTS MeasuredList records
+    expected: i64  # ticks that one thread would take for the last list, as far as known
     masks: i64  # address of one affinity mask of MASK_SIZE bytes per thread, the first one's first
     submitter: Atomic  # processor on which the last group was opened
     parking_call: i64  # number of the system call by which helpers sleep and are woken
@@ -319,6 +318,19 @@ class ThreadTeam(MemoryRecord):
     finished: line  # chunks of the group that are done
     posted: line  # POSTING for every group, and below that the number of workers that are to help
     busy: line  # 1 while a thread uses the team
+
+
+class MeasuredList(MemoryRecord):
+    """Says whether a team or one thread takes less time for lists.
+
+    Times are moving averages, in ticks."""
+
+    key: i64  # of the lists
+    shared: i64  # a team's time, 0 = not known
+    alone: i64  # one thread's time, 0 = not known
+    left: i64  # lists until the other way is tried
+    interval: i64  # lists from then on until it is tried again
+    trials: i64  # lists left of a trial
 
 
 class Helper(MemoryRecord):
@@ -335,10 +347,20 @@ ROUSED_BY_EACH: Final = 3
 RISE_SHIFT: Final = 3
 FALL_SHIFT: Final = 2
 """Parts of a difference by which measured costs grow and shrink."""
-MOST_LOST: Final = 8
-MOST_GAINED: Final = 64
-LONGEST_ALONE: Final = 4096
-"""In units of ``ThreadTeam.parked_ticks``, as sharing is given up and taken up again."""
+KNOWN_LISTS: Final = 64
+"""Kinds of lists that a team remembers, a power of two."""
+FIRST_INTERVAL: Final = 8
+INTERVAL_SHIFT: Final = 3
+LAST_INTERVAL: Final = 1024
+"""Lists between two trials of the way that takes longer: eight, and each time eight times as many."""
+TRIALS: Final = 3
+"""Lists of a trial, unless one takes half as long again as usual. The first one wakes helpers, or finds data
+in their caches: it is forgotten."""
+LONG_LIST: Final = 64
+"""Lists that a team takes longer for, in units of ``ThreadTeam.parked_ticks``, are long."""
+WORTH_TRYING: Final = 3
+"""One thread is tried where a team is expected to gain less than this factor: what chunks take contains what
+threads fetch from each other, up to four times what the work itself takes."""
 BYTES_CHUNK: Final = 64 * 1024
 """Bytes of a fill or copy that one thread does at a time, at least."""
 CHUNKS_PER_THREAD: Final = 8

@@ -14,11 +14,11 @@ import pytest
 
 from jitree.codegen.primitives import ticks
 from jitree.codegen.record import atomic_load, atomic_store, size_of
-from jitree.hal.command_layout import MOST_GAINED, POSTED_STOP, POSTING, Helper, ThreadTeam
+from jitree.hal.command_layout import POSTED_STOP, POSTING, Helper, ThreadTeam
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, thread_team
 from jitree.hal.local.executor import helper_threads
-from jitree.hal.local.executor.helper_threads import helpers_for, invite, is_dismissed, is_invited, weigh
+from jitree.hal.local.executor.helper_threads import helpers_for, invite, is_dismissed, is_invited
 from jitree.hal.local.executor.rows import helper_at
 from jitree.hal.local.thread_team import Team
 from jitree.hal.local.topology import unpinned
@@ -81,25 +81,6 @@ def test_workers_that_are_awake_help_without_the_others(
     assert found[0] == 2 and max(found) > 2
     record.owed_since = now - 100 * PARKED
     assert helpers_for(record, PARKED // 2) == 2, "it was long ago"
-
-
-def test_sharing_that_costs_more_than_it_gives_is_given_up(record: ThreadTeam) -> None:
-    work = 10 * PARKED
-    while not record.alone_until:
-        weigh(record, work, 0)
-    assert record.lost == 0 and helpers_for(record, work) == 0
-    first = record.alone_ticks
-    record.alone_until = 0
-    assert helpers_for(record, work) > 0
-    while not record.alone_until:
-        weigh(record, work, 0)
-    assert record.alone_ticks == 2 * first, "the next time for longer"
-    while record.alone_ticks:
-        weigh(record, 0, work // 2)
-    assert record.lost < 0
-    for _ in range(1000):
-        weigh(record, 0, work // 2)
-    assert record.lost == -MOST_GAINED * PARKED, "what was gained long ago does not count"
 
 
 def test_postings_name_the_first_workers(record: ThreadTeam) -> None:

@@ -16,9 +16,11 @@ import pytest
 from jitree import Instance
 from jitree.codegen.record import atomic_store
 from jitree.errors import InternalError
+from jitree.hal.command_layout import List
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor, thread_team
 from jitree.hal.local.executor.calling import _JOB
+from jitree.hal.local.executor.measured_lists import key_of, measured_list
 from jitree.hal.local.thread_team import UNKNOWN, Team
 from jitree.hal.local.topology import Topology
 from tests.hal.native_kernels import (
@@ -217,7 +219,8 @@ def test_an_estimate_counts_the_threads_of_a_free_team(function: int, team: Team
     atomic_store(helpers._team.busy, 1)
     assert native._estimate(job.address) == alone
     atomic_store(helpers._team.busy, 0)
-    helpers._team.alone_until = 1 << 62
+    known = measured_list(helpers._team, key_of(List(commands.address())))
+    known.shared, known.alone = 2, 1
     assert native._estimate(job.address) == alone
     del kept
 

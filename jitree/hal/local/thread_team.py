@@ -21,7 +21,7 @@ from jitree.base.records import NamedTuple
 from jitree.codegen.record import atomic_load, atomic_store, size_of
 from jitree.errors import pass_interruption
 from jitree.hal import watchdog
-from jitree.hal.command_layout import MASK_SIZE, Functions, Helper, ThreadTeam
+from jitree.hal.command_layout import KNOWN_LISTS, MASK_SIZE, Functions, Helper, MeasuredList, ThreadTeam
 from jitree.hal.command_list import CommandList
 from jitree.hal.local import executor
 from jitree.hal.local.executor.calling import FUNCTION_TABLE_ADDRESS, NOT_LOGGED, NativeExecutor
@@ -60,9 +60,11 @@ class _Helpers:
         self.thread_count = topology.worker_count if CAN_PARK else 1
         self._memory = zeroed(size_of(ThreadTeam), 128)
         self._helpers = zeroed(size_of(Helper) * topology.worker_count, 128)
+        self._lists = zeroed(size_of(MeasuredList) * KNOWN_LISTS, 128)
         self.address = address_of(self._memory)
         team = self._team = ThreadTeam(self.address)
         team.helpers = address_of(self._helpers)
+        team.lists = address_of(self._lists)
         self._native = native
         self._dismiss = native.dismiss
         """Made here: what ends threads may come when Python ends."""

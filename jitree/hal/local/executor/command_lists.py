@@ -50,7 +50,13 @@ from jitree.hal.local.executor.helper_threads import (
     least_ticks,
     rouse,
     serve,
-    weigh,
+)
+from jitree.hal.local.executor.measured_lists import (
+    choose,
+    is_better_alone,
+    is_to_share,
+    learn_alone,
+    learn_shared,
 )
 from jitree.hal.local.executor.rows import (
     SHARE_SIZE,
@@ -163,6 +169,19 @@ def least_cost(team: ThreadTeam) -> int:
     return least_ticks(team) << 10
 
 
+def run_measured_list(job: Job, team: ThreadTeam) -> None:
+    """Runs a list in the way that took less time before."""
+    known = choose(team, job.list)
+    begun = ticks()
+    if is_to_share(known):
+        team.expected = 0
+        run_shared(job, team)
+        learn_shared(known, team, ticks() - begun)
+    else:
+        run_list(job)
+        learn_alone(known, ticks() - begun)
+
+
 def run_shared(job: Job, team: ThreadTeam) -> None:
     """Group by group: rows between two barriers may run together."""
     number = 0
@@ -182,20 +201,15 @@ def run_shared(job: Job, team: ThreadTeam) -> None:
 
 def run_group(job: Job, team: ThreadTeam, begin: Command, end: Command) -> None:
     total = begin_group(job, begin, end)
+    team.expected = longer(team.expected, total)
     helpers = helpers_for(team, total)
     if helpers != 0:
         cut_group(job, team, begin, end, helpers + 1)
         chunks = divide(job, team, begin, end, helpers + 1)
         if 1 < chunks <= MOST_CHUNKS:
-            begun = ticks()
             post(job, team, begin, chunks, lesser(helpers, chunks - 1))
-            open_at = ticks()
-            own = claim_chunks(team, 0)
-            done = ticks()
+            claim_chunks(team, 0)
             wait_for_chunks(job, team, chunks)
-            spent = open_at - begun + ticks() - done
-            known = greater(total, estimate_group(job, begin, end))
-            weigh(team, lesser(spent, known + team.parked_ticks), quotient(known, chunks) * (chunks - own))
             return
     number = 0
     row = begin
@@ -226,18 +240,6 @@ def begin_group(job: Job, begin: Command, end: Command) -> int:
         # order of failure: the first one; what says more is read after `finished`
         if atomic_load(job.failure) != 0:
             return 0
-        total = longer(total, estimate_share(row, share))
-        row = next_row(row)
-        share = next_share(share)
-    return total
-
-
-def estimate_group(job: Job, begin: Command, end: Command) -> int:
-    """Estimates one thread's ticks for what is shared, as far as known."""
-    row = begin
-    share = job.shares
-    total = 0
-    while row != end:
         total = longer(total, estimate_share(row, share))
         row = next_row(row)
         share = next_share(share)
@@ -294,7 +296,7 @@ def execute(job: Job) -> int:
         if job.tell != 0:
             run_told(job, team, mode)
         else:
-            run_shared(job, team)
+            run_measured_list(job, team)
         atomic_store(team.busy, 0)
     elif job.tell != 0:
         run_told(job, ThreadTeam(0), mode)
@@ -365,7 +367,9 @@ def estimate(job: Job) -> int:
     share = Share(stack(SHARE_SIZE))
     row = job.list.rows
     end = row_at(job.list, job.list.row_count)
-    threads = free_threads(job.team) if job.team else 1
+    threads = 1
+    if job.team and not is_better_alone(job.team, job.list):
+        threads = free_threads(job.team)
     total = 0
     while row != end:
         kind = row.kind

@@ -23,11 +23,8 @@ from jitree.codegen.primitives import (
 )
 from jitree.codegen.record import atomic_add, atomic_load, atomic_replace, place_of
 from jitree.hal.command_layout import (
-    LONGEST_ALONE,
     MASK_SIZE,
-    MOST_GAINED,
     MOST_LOOKS,
-    MOST_LOST,
     POSTED_STOP,
     POSTING,
     ROUSED_BY_EACH,
@@ -48,12 +45,10 @@ def helpers_for(team: ThreadTeam, total: int) -> int:
     wanted = lesser(team.most, quotient(total, least_ticks(team)) - 1)
     if wanted <= 0:
         return 0
-    now = ticks()
-    if now < team.alone_until:
-        return 0
     awake = count_awake(team, wanted)
     if awake == wanted:
         return wanted
+    now = ticks()
     owed = quotient(total, awake + 1)
     if now - team.owed_since <= 4 * team.parked_ticks:
         owed = longer(owed, team.owed)
@@ -68,7 +63,7 @@ def helpers_for(team: ThreadTeam, total: int) -> int:
 def free_threads(team: ThreadTeam) -> int:
     """Counts threads, with the submitting one, that share what is worth waking them for."""
     # order of busy: a lock: whether it is taken, which may be over
-    if atomic_load(team.busy) != 0 or ticks() < team.alone_until:
+    if atomic_load(team.busy) != 0:
         return 1
     return team.most + 1
 
@@ -134,21 +129,6 @@ def sleep(team: ThreadTeam, worker: int, seen: int) -> None:
 
 def parking(team: ThreadTeam, helper: Helper, operation: int, value: int) -> int:
     return call(team.functions.park, team.parking_call, place_of(helper.asleep), operation, value, 0, 0, 0)
-
-
-def weigh(team: ThreadTeam, spent: int, gained: int) -> None:
-    """Gives sharing up for a while when it loses time. Opening groups and waiting for helpers takes more than
-    they do where other programs have the processors, or the system grants less time than it shows processors.
-    The while grows as long as that goes on."""
-    lost = greater(team.lost + spent - gained, -MOST_GAINED * team.parked_ticks)
-    if lost > MOST_LOST * team.parked_ticks:
-        doubled = greater(2 * team.alone_ticks, MOST_LOST * lost)
-        team.alone_ticks = lesser(doubled, LONGEST_ALONE * team.parked_ticks)
-        team.alone_until = ticks() + team.alone_ticks
-        lost = 0
-    elif lost < -MOST_LOST * team.parked_ticks:
-        team.alone_ticks = 0
-    team.lost = lost
 
 
 def claim_chunks(team: ThreadTeam, worker: int) -> int:
