@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from copy import copy
 from functools import cache
 from itertools import groupby
@@ -27,6 +27,7 @@ from jitree.errors import (
     UnimplementedError,
     error_context,
     pass_interruption,
+    printable,
 )
 from jitree.tools.element_parsing import parse_float, parse_integer
 
@@ -215,9 +216,15 @@ def _expand(arguments: Sequence[str], depth: int, file: str) -> Iterator[tuple[s
 
 
 def whole_file(path: str, most: int = 1 << 30) -> bytes:
-    """The bytes of a file or pipe. INVALID_ARGUMENT for more than ``most``: a device may never end."""
+    """The bytes of a file or pipe. INVALID_ARGUMENT for more than ``most``, since a device may never end, and
+    for what no file is called."""
     data = bytearray()
-    with open(path, "rb") as file:
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context(open(path, "rb"))
+        except ValueError as error:  # a NUL, or half a character
+            pass_interruption(error)
+            raise InvalidArgumentError(f"'{printable(path)}' is no name of a file: {error}") from None
         while piece := file.read(1 << 20):
             data += piece
             if len(data) > most:
