@@ -158,7 +158,7 @@ def main() -> int:
     parser.add_argument("--trained", type=Path, help="the folder of trained models, for --ways")
     parser.add_argument("--judged", type=Path, help="the folder of models to print the table of")
     parser.add_argument("--builds", action="store_true", help="when the kernels of digits are there")
-    parser.add_argument("--processors", default="1,2,16", help="those that are there of them are used")
+    parser.add_argument("--processors", default="1,2,16", help="what is not there of them is said")
     parser.add_argument("--devices", default=",".join(DEVICES))
     parser.add_argument("--measure", choices=(PEER, OWN), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -74,7 +74,10 @@ def bound(count: int) -> Iterator[None]:
 def judged(options: argparse.Namespace) -> None:
     """Prints the table, or when kernels are there."""
     there = len(os.sched_getaffinity(0))
-    counts = [count for count in map(int, options.processors.split(",")) if count <= there]
+    asked = sorted(map(int, options.processors.split(",")))
+    counts = [count for count in asked if count <= there]
+    for count in asked[len(counts) :]:
+        print(f"not measured: {count} processors, of which this process has {there}", file=sys.stderr)
     if options.builds:
         for count in counts:
             with bound(count):

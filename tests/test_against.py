@@ -6,6 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,14 @@ def test_counting_reports_what_calls_took(perf: Any, tmp_path: Path) -> None:
     assert first == {"line": "begins", "calls": []}
     assert second["line"] == "row"
     assert [call["processor"] > 0 for call in second["calls"]] == [True, True]
+
+
+def test_numbers_of_processors_that_are_not_there_are_said(
+    perf: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table of first seconds without them looks like a whole one."""
+    judged = perf("judged")
+    monkeypatch.setattr(judged, "print_builds", lambda count, repeat: print(count))
+    judged.judged(Namespace(processors="4096,1", builds=True, repeat=1))
+    out, err = capsys.readouterr()
+    assert out == "1\n" and "not measured: 4096 processors" in err

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 from jitree.base.platform import open_at_once
-from jitree.errors import InvalidArgumentError, UnavailableError, pass_interruption
+from jitree.errors import InvalidArgumentError, UnavailableError, pass_interruption, printable
 
 WRITER_SECONDS = 5.0
 """How long a pipe may be without a writer."""
@@ -59,10 +59,14 @@ def parts(descriptor: int) -> Iterator[bytes]:
 def input_file(path: str | os.PathLike[str], most: int = _MOST) -> BinaryIO:
     """Opens a file to be read from its beginning; a pipe is read as a whole, at most so many bytes.
 
-    INVALID_ARGUMENT for a device, which may never end, and for a longer pipe; UNAVAILABLE for a pipe without
-    a writer; OSError as of ``open``.
+    INVALID_ARGUMENT for a device, which may never end, for a longer pipe, and for what no file is called;
+    UNAVAILABLE for a pipe without a writer; OSError as of ``open``.
     """
-    file = open(path, "rb", opener=open_at_once)
+    try:
+        file = open(path, "rb", opener=open_at_once)
+    except ValueError as error:  # a NUL, or half a character
+        pass_interruption(error)
+        raise InvalidArgumentError(f"'{printable(os.fspath(path))}' is no name of a file: {error}") from None
     mode = os.fstat(file.fileno()).st_mode
     if stat.S_ISREG(mode):
         return file

@@ -216,7 +216,7 @@ def _expand(arguments: Sequence[str], depth: int, file: str) -> Iterator[tuple[s
 
 
 def whole_file(path: str, most: int = 1 << 30) -> bytes:
-    """The bytes of a file or pipe. INVALID_ARGUMENT for more than ``most``, and for a device."""
+    """The bytes of a file or pipe. INVALID_ARGUMENT for more than ``most``, a device, and no file name."""
     with input_file(path, most) as file:
         data = file.read(most + 1)
     if len(data) > most:

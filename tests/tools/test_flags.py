@@ -80,6 +80,8 @@ def test_booleans(text: str, value: bool) -> None:
         (["--function"], "flag '--function' needs a value"),
         (["--function", "--print"], "flag '--function' needs a value"),
         (["--flagfile=/nonexistent"], "NOT_FOUND; cannot read flag file '/nonexistent'"),
+        (["--flagfile=a\0b"], "INVALID_ARGUMENT; 'a\\00b' is no name of a file: embedded null byte"),
+        (["--flagfile=\ud800"], "INVALID_ARGUMENT; '\\D800' is no name of a file: 'utf-8' codec can't"),
         (["--gone=1"], "UNIMPLEMENTED; flag 'gone' is not supported by jitree"),
         (["--hip_tracing=1"], "UNIMPLEMENTED; flag 'hip_tracing' is not supported by jitree"),
     ],

@@ -129,6 +129,7 @@ def test_inputs(texts: tuple[str, ...], values: list[Any]) -> None:
             "`cut.ppm` is no image that can be read: it is cut: 5 of 6 samples",
         ),
         (("2x2x3xf32=@cut.png?layout=hwc",), "`cut.png` is no image that can be read: "),
+        (("2x2x3xf32=@a\0.png?layout=hwc",), "'a\\00.png' is no name of a file: embedded null byte"),
         (
             ("2x2x3xf32=@b.ppm?layout=hwc",),
             "unable to open file `b.ppm`: it does not exist; did you mean 'a.ppm'?",
