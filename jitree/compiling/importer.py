@@ -3,14 +3,15 @@ process of its own.
 
     python importer.py onnx model.onnx program.mlirbc name declaration
     python importer.py mlir model.mlirbc program.mlirbc chosen name
-    python importer.py signs lowered.mlirbc program.mlirbc declaration
+    python importer.py mend lowered.mlirbc program.mlirbc declaration
 
 ``name`` is what the module is called; MLIR keeps the name that it has, unless another is ``chosen``. An ONNX
 file has shapes and types already. Each operation keeps the name of its node as its location, which is what
 errors, profiles and taps show; ``declaration`` says names and types of arguments and results. A program of
 JAX has names of its arguments as their locations, and those of its results as attributes; where all stays as
-it is, no file is written. ``signs`` gives the results of a program of ONNX, after its conversion, the
-unsigned types that are declared, which the conversion drops.
+it is, no file is written. ``mend`` gives the results of a program of ONNX, after its conversion, the
+unsigned types that are declared, which the conversion drops, and cuts fractions off before numbers become
+integers, which vmvx rounds to the nearest.
 What cannot be imported is one line on standard error, in the form that the compiler has for its own.
 """
 
@@ -21,6 +22,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+_CONVERSIONS = ("arith.fptosi", "arith.fptoui")
+_FLOATS = ("f16", "bf16", "f32", "f64")
+_WHOLE = ("math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc")
+"""Operations whose results have no fractions."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 """Those of ONNX, and of onnxruntime, which has forms of ONNX's under the same names."""
 _DECLARATION = "iree.abi.declaration"
@@ -74,12 +79,13 @@ def import_mlir(source: str, target: str, chosen: str, name: str) -> None:
                 module.operation.write_bytecode(file)
 
 
-def restore_signs(source: str, target: str, declaration: str) -> None:
+def mend(source: str, target: str, declaration: str) -> None:
     from iree.compiler.ir import Context, Location, Module, RankedTensorType, Type, TypeAttr
 
     declared = _types(declaration.partition("->")[2])
     with Context(), Location.unknown():
         module = Module.parseFile(source)
+        _cut_fractions(module.operation)
         for function in module.body.operations:
             for body in (block for region in function.regions for block in region.blocks):
                 for value, text in zip(list(body.operations)[-1].operands, declared, strict=False):
@@ -91,6 +97,26 @@ def restore_signs(source: str, target: str, declaration: str) -> None:
                         export.attributes[_ENCODING] = TypeAttr.get(encoding)
         with open(target, "wb") as file:
             module.operation.write_bytecode(file)
+
+
+def _cut_fractions(operation: Any) -> None:
+    """Cuts fractions off what becomes an integer, also in what is within an operation."""
+    from iree.compiler.dialects import arith, math
+    from iree.compiler.ir import InsertionPoint
+
+    for block in (block for region in operation.regions for block in region.blocks):
+        for inner in list(block.operations):
+            one = inner.operation
+            _cut_fractions(one)
+            if one.name not in _CONVERSIONS:
+                continue
+            value = one.operands[0]
+            maker = getattr(value.owner, "operation", None)
+            if str(value.type) in _FLOATS and getattr(maker, "name", "") not in _WHOLE:
+                with InsertionPoint(one), one.location:
+                    zero = arith.constant(value.type, 0.0)
+                    is_negative = arith.cmpf(arith.CmpFPredicate.OLT, value, zero)
+                    one.operands[0] = arith.select(is_negative, math.ceil(value), math.floor(value))
 
 
 def _declare(module: Any) -> bool:
@@ -165,7 +191,7 @@ def _identifier(text: str) -> str:
     return "_".join(re.findall(r"\w+", text))
 
 
-_WORK: dict[str, Callable[..., None]] = {"onnx": import_onnx, "mlir": import_mlir, "signs": restore_signs}
+_WORK: dict[str, Callable[..., None]] = {"onnx": import_onnx, "mlir": import_mlir, "mend": mend}
 
 if __name__ == "__main__":
     try:

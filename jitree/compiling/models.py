@@ -56,6 +56,8 @@ _LONGEST_NAME: Final = 100
 """Characters that are taken from the name of a file."""
 _OF_THE_RUNTIME: Final = ("hal", "hal_inline", "hal_loader", "io_parameters", "vm", "vmvx")
 """Modules that sessions have themselves, or that the compiler names."""
+_CUTTING: Final = ("Cast", "CastLike", "GridSample", "OneHot", "Range", "Resize")
+"""Operators that make integers of numbers with fractions."""
 _UNSIGNED: Final = re.compile(r"[x<]ui[0-9]+>")
 
 
@@ -156,8 +158,8 @@ class _Program(NamedTuple):
     """Places of nodes in the model, by the names that they have in errors."""
     reference: Any
     """The model that results are compared with; None where there is none."""
-    signs: str = ""
-    """The declaration, if it has results that the conversion of the program takes the sign from."""
+    mended: str = ""
+    """The declaration, if it has results that the conversion takes the sign from, or cuts fractions off."""
 
 
 class _Refused(Exception):
@@ -264,13 +266,13 @@ def _built(source: ModelSource, options: CompileOptions, name: str, target: str,
 
 
 def _compile(program: _Program, target: str, flags: Sequence[str], work: CompilerWork) -> None:
-    """Compiles a program, with signs of results put between its conversion and the rest."""
+    """Compiles a program, mended after its conversion where that is due."""
     path = program.path
-    if program.signs:
-        lowered, path = work.path("lowered.mlirbc"), work.path("signed.mlirbc")
+    if program.mended:
+        lowered, path = work.path("lowered.mlirbc"), work.path("mended.mlirbc")
         convert = [*compiler(), program.path, "-o", lowered, *flags, *_CONVERT_ONLY]
         _run(_COMPILER, convert, program.nodes, work)
-        _run(_IMPORTER, [*importer("signs"), lowered, path, program.signs], program.nodes, work)
+        _run(_IMPORTER, [*importer("mend"), lowered, path, program.mended], program.nodes, work)
     _run(_COMPILER, [*compiler(), path, "-o", target, *flags], program.nodes, work)
 
 
@@ -299,8 +301,10 @@ def _of_onnx(
     Path(path).write_bytes(prepared.program.SerializeToString())
     declaration = prepared.declaration
     _run(_IMPORTER, [*command, path, program, options.name or name, declaration], prepared.nodes, work)
-    signs = declaration if _UNSIGNED.search(declaration.partition("->")[2]) else ""
-    return _Program(program, prepared.nodes, prepared.reference, signs)
+    is_due = _UNSIGNED.search(declaration.partition("->")[2]) is not None
+    if PORTABLE in options.target.names:
+        is_due |= any(place.operator in _CUTTING for place in prepared.nodes.values())
+    return _Program(program, prepared.nodes, prepared.reference, declaration if is_due else "")
 
 
 def _of_mlir(source: ModelSource, options: CompileOptions, name: str, work: CompilerWork) -> _Program:

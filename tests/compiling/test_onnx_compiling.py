@@ -218,6 +218,11 @@ FORMS = {
     "a size that depends on values, stated wrongly": "(float[4] x) => (int64[1,9] y) { y = NonZero(x) }",
     "f64": "(double[3,4] x) => (double[3] y) <int64[1] a = {1}> { y = ReduceSum<keepdims=0>(x, a) }",
     "nothing to give": "() => (float[2] y) { y = Constant<value = float[2] {1, 2}>() }",
+    "sizes between elements": (
+        "(float[1,2,3,4] x) => (float[1,2,6,8] y) <float[4] s = {1,1,2,2}> "
+        '{ y = Resize<mode="linear">(x, , s) }'
+    ),
+    "fractions that are cut off": "(float[2,9] x) => (int32[2,9] y) { y = Cast<to=6>(x) }",
     "a truth value": "(bool[3] x) => (bool[3] y) { y = Not(x) }",
     "an open size": "(float[N,3] x) => (float[N,3] y) { y = Softmax(x) }",
 }
