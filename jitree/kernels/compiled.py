@@ -36,6 +36,8 @@ _DATA: Final = 4
 _SIGNATURE: Final = types.int32(types.int64, types.int64, types.int64)
 STORED: Final = ACCESS_WRITE | ACCESS_PRIVATE
 """What a buffer allows that kernels may store to."""
+_inner: Final = numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""Compiles what only machine code calls, for a tenth less time."""
 FALLBACK: Final = 0
 ENTRIES: Final = 8
 """Where an environment has the address of a function like the compiled one, which does what that cannot do,
@@ -126,9 +128,7 @@ def _shown_type(typing_context: Any, array: Any) -> Any:
 
 _pointer: Final = intrinsic(_pointer_type)
 _shown: Final = intrinsic(_shown_type)
-_array_at: Final = numba.njit(
-    lambda address, count, dtype: _shown(numba.carray(_pointer(address), count, dtype))
-)
+_array_at: Final = _inner(lambda address, count, dtype: _shown(numba.carray(_pointer(address), count, dtype)))
 
 
 _FITTING: Final = """    length -= offset
@@ -180,13 +180,13 @@ def _viewing(kind: BoundTensor, source: str, misfit: str, **texts: str) -> Any:
     }  # fmt: skip
     text = source.format(fitting=fitting, **{name: part.format(sizes=sizes) for name, part in texts.items()})
     exec(compile(text, "<kernel of the user>", "exec"), names)
-    return numba.njit(names["view"])
+    return _inner(names["view"])
 
 
 def _in_numba(function: Any, **others: Any) -> Any:
     """A function of ``run.py`` that is compiled, with what it calls."""
     names = {**function.__globals__, "load32": _memory(32), "load64": _memory(64), **others}
-    return numba.njit(FunctionType(function.__code__, names, function.__name__))
+    return _inner(FunctionType(function.__code__, names, function.__name__))
 
 
 _neighbour: Final = _in_numba(run.neighbour)
