@@ -17,7 +17,7 @@ from typing import Final
 
 from jitree.base.finalizers import Finalizer, OwnedDescriptor, guard
 from jitree.base.platform import MACHINE, SYSTEM, map_code
-from jitree.errors import ResourceExhaustedError, StatusError, pass_interruption
+from jitree.errors import FailedPreconditionError, ResourceExhaustedError, StatusError, pass_interruption
 
 CAN_PARK: Final = SYSTEM == "linux"
 """Whether machine code may have a thread wait for a word, and wake it."""
@@ -128,7 +128,8 @@ def running_on() -> int | None:
 
 
 class thread_refusals:
-    """Raises RESOURCE_EXHAUSTED, with what the thread is for, where the system starts none."""
+    """Raises RESOURCE_EXHAUSTED, with what the thread is for, where the system starts none.
+    At the end of the interpreter it is FAILED_PRECONDITION."""
 
     def __init__(self, purpose: str) -> None:
         self._purpose = purpose
@@ -138,6 +139,11 @@ class thread_refusals:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, RuntimeError | MemoryError) and not isinstance(error, StatusError):
             pass_interruption(error)
+            if "interpreter shutdown" in str(error):
+                raise FailedPreconditionError(
+                    f"{self._purpose}: Python starts no threads as the interpreter shuts down; do it before "
+                    "the program ends"
+                ) from error
             raise ResourceExhaustedError(
                 f"{self._purpose}: cannot start a thread: {error}; the limit on threads and processes is "
                 "reached (`ulimit -u`, the pids of a container): raise it, or end others"
