@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from jitree.api.calls.declaration import TORCH_ASYNC_SUFFIX
 from jitree.codegen.image import Recipe
-from jitree.codegen.image.build import generate
+from jitree.codegen.image.build import generate, target_here
 from jitree.codegen.image.generated import Unit
 from jitree.dispatch.native import tiering
 from jitree.errors import NotFoundError
@@ -124,10 +124,10 @@ def _other_executables(module: BytecodeModule) -> str:
 
 
 def _rendered(place: _Place, units: Sequence[Unit], renderers: Sequence[Renderer]) -> Iterator[str]:
-    from jitree.codegen.image.compile import host_target, optimized_module
+    from jitree.codegen.image.compile import optimized_module
 
     for unit in units:
-        optimized = optimized_module(unit.texts, unit.entries, host_target(), unit.pipeline)
+        optimized = optimized_module(unit.texts, unit.entries, target_here(), unit.pipeline)
         for render in renderers:
             yield f"; {place.title}"
             yield from render(optimized, place.symbols)
@@ -170,9 +170,9 @@ def llvm_lines(optimized: Any, symbols: Sequence[str]) -> Iterator[str]:
 
 def assembly_lines(optimized: Any, symbols: Sequence[str]) -> Iterator[str]:
     """Assembly for this processor."""
-    from jitree.codegen.image.compile import host_target, target_machine
+    from jitree.codegen.image.compile import target_machine
 
-    text = target_machine(host_target()).emit_assembly(optimized)
+    text = target_machine(target_here()).emit_assembly(optimized)
     for match in _ASSEMBLY.finditer(text):
         if match["name"] in symbols:
             yield from match[0].splitlines()
@@ -221,9 +221,9 @@ def time_lines(module: BytecodeModule) -> Iterator[str]:
 
 
 def _measured(recipe: Recipe) -> _Times:
-    from jitree.codegen.image.compile import compile_unit, host_target, optimized_module
+    from jitree.codegen.image.compile import compile_unit, optimized_module
 
-    target = host_target()
+    target = target_here()
     generating, generated = _timed(lambda: generate(recipe))
     units = generated.units
     passes, _ = _timed(
@@ -249,13 +249,13 @@ def _pass_times(recipes: Sequence[Recipe]) -> dict[str, float]:
     """Seconds by the name of a pass. LLVM adds them up, and says so in a report to people."""
     import llvmlite.binding as llvm
 
-    from jitree.codegen.image.compile import compile_unit, host_target
+    from jitree.codegen.image.compile import compile_unit
 
     units = [unit for recipe in recipes for unit in generate(recipe).units]
     llvm.set_time_passes(True)
     try:
         for unit in units:
-            compile_unit(unit, host_target())
+            compile_unit(unit, target_here())
         report = llvm.report_and_reset_timings()
     finally:
         llvm.set_time_passes(False)

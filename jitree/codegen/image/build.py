@@ -83,8 +83,11 @@ def target_here() -> Target:
     """What this process makes code for."""
     from jitree.codegen.image.compile import host_target
 
-    level = processor.assumed()
-    return level_target(level) if level else host_target()
+    level, target = processor.assumed(), host_target()
+    if level or processor.machine() != "x86_64" or "avx512f" in processor.words("flags"):
+        return level_target(level) if level else target
+    # Nests are written for what the system says, also where the processor has more: their masks may be known.
+    return target._replace(features=f"{target.features},-avx512f")
 
 
 def level_target(level: str) -> Target:

@@ -28,8 +28,6 @@ def host_target() -> Target:
     """The machine this runs on, with every instruction set extension it has."""
     stated = [f"+{name}" for name in sorted(processor.arm_features())]  # LLVM finds fewer
     features = [str(llvm.get_host_cpu_features().flatten()), *stated]
-    if MACHINE == "x86_64" and "avx512f" not in processor.words("flags"):
-        features.append("-avx512f")  # nests are written for what the system says: their masks may be known
     return target_of(MACHINE, llvm.get_host_cpu_name(), ",".join(filter(None, features)))
 
 

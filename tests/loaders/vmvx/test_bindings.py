@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from jitree.base.platform import processor
+from jitree.codegen.image.build import target_here
 from jitree.errors import StatusError
 from jitree.loaders.vmvx.kernels import ENTRY_CONVENTION
 from tests.assembler import Assembler
 from tests.hal.native_kernels import aligned
+from tests.loaders.vmvx import cut_programs
 from tests.loaders.vmvx.cut_programs import KernelText, compiled, run_whole
 from tests.loaders.vmvx.programs import NUMBER, load
 from tests.loaders.vmvx.test_native import STORE_NUMBER, run
@@ -123,5 +126,6 @@ def test_llvm_makes_code_for_the_processor_that_nests_are_written_for(fewer_flag
     text, element = KernelText(2), np.dtype(f"int{kind[1:]}")
     text.loops([33], lambda at: text.store(kind, 4, at[0], text.load("i32", 3, at[0])))
     memory, numbers = aligned(np.full(64, -1, element)), np.arange(33, dtype=np.int32)
-    run_whole(compiled(text), 1, [], [aligned(numbers), memory[:33]])
+    with patch.object(cut_programs, "host_target", target_here):
+        run_whole(compiled(text), 1, [], [aligned(numbers), memory[:33]])
     assert memory.tolist() == [*range(33), *[-1] * 31]
