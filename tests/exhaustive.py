@@ -1,10 +1,10 @@
 """``python -m tests.exhaustive [FUNCTION …]``: functions of one binary32 number on all 2**32 of them.
 
-Each result of the machine code (vectors of this processor, or with ``--plain`` without its extensions, where
-multiplications and additions round by themselves) is compared with the exact value rounded to nearest even.
-The binary64 function of numpy or the C library tells where that is beyond doubt: its error, one to four units
-in the last place, is taken as 128. Where a rounding boundary is nearer than that, :mod:`exact_functions`
-decides.
+Each result of the machine code (vectors of this processor; with ``--avx2`` as one with AVX2 alone has them;
+with ``--plain`` without its extensions, where multiplications and additions round by themselves) is compared
+with the exact value rounded to nearest even. The binary64 function of numpy or the C library tells where that
+is beyond doubt: its error, one to four units in the last place, is taken as 128. Where a rounding boundary is
+nearer than that, :mod:`exact_functions` decides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from jitree.codegen.image.compile import Target
 from tests import exact_functions
-from tests.dispatch.vector_functions import compiled, plain_target
+from tests.dispatch.vector_functions import avx2_target, compiled, plain_target
 
 CHUNK: Final = 1 << 18
 DOUBT: Final = 2.0**-46
@@ -119,9 +119,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("functions", nargs="*", default=sorted(LIBRARY), metavar="FUNCTION")
     parser.add_argument("--plain", action="store_true", help="without the processor's extensions")
+    parser.add_argument("--avx2", action="store_true", help="as a processor with AVX2 alone")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
-    target = plain_target() if arguments.plain else None
+    target = plain_target() if arguments.plain else avx2_target() if arguments.avx2 else None
     return 1 if sum([run(name, target, arguments.processes) for name in arguments.functions]) else 0
 
 

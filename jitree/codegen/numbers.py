@@ -126,8 +126,13 @@ def lookup(table: Callable[[], Sequence[float]], index: int) -> float:
 
 
 def row(table: Callable[[], Sequence[tuple[float, ...]]], index: int) -> tuple[float, ...]:
-    """Loads a row of 32 binary32 numbers by an index's low bits."""
-    return table()[index & 31]
+    """Loads a row of 16 or 32 by an index's low bits. Numbers are of binary32."""
+    return table()[index & len(table()) - 1]
+
+
+def pair(table: Callable[[], Sequence[tuple[float, float]]], first: int, index: int) -> tuple[float, float]:
+    """Loads a row of two binary32 numbers; the table's first row has the index ``first``."""
+    return table()[index - first]
 
 
 def seldom(

@@ -9,16 +9,19 @@ import math
 import struct
 from collections.abc import Callable
 from fractions import Fraction
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from jitree.base.platform import processor
+from jitree.codegen.numbers import f32
 from jitree.codegen.primitives import call_kernel
-from jitree.codegen.vector_math import functions, ir, registers
+from jitree.codegen.vector_math import functions, ir, pairs, registers, tables
 from jitree.dispatch.semantics import SEMANTICS
 from tests import exact_functions
-from tests.dispatch.vector_functions import LANES, Array, Wide, compiled, plain_target
+from tests.dispatch.vector_functions import LANES, Array, Wide, avx2_target, compiled, plain_target
 from tests.dispatch.vector_math_cases import HARD, HARD_PAIRS, POWERS
 
 MNEMONICS = sorted(name for name in ir.FUNCTIONS if name.endswith(".f32"))
@@ -232,9 +235,12 @@ def test_powers_half_way_between_two_numbers() -> None:
         assert (compiled("pow.f32")(*columns) == expected).all()
 
 
-@pytest.mark.parametrize("mnemonic", sorted(registers.FUNCTIONS))
-def test_tables_in_registers(mnemonic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What processors with such tables compute at first, on any processor; it rarely leaves a result open."""
+FIRST_TRIES = [(way, name) for way in (registers, pairs) for name in sorted(way.FUNCTIONS)]
+
+
+@pytest.mark.parametrize(("way", "mnemonic"), FIRST_TRIES)
+def test_first_tries(way: ModuleType, mnemonic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What processors with AVX-512 or AVX2 compute at first, on any; it rarely leaves a result open."""
     left: list[float] = []
 
     def seldom(
@@ -244,25 +250,67 @@ def test_tables_in_registers(mnemonic: str, monkeypatch: pytest.MonkeyPatch) -> 
             left.extend(arguments)
         return function(*arguments) if condition else value
 
-    monkeypatch.setattr(registers, "seldom", seldom)
+    monkeypatch.setattr(way, "seldom", seldom)
     random = np.random.default_rng(3)
     usual = np.concatenate([random.normal(0, sigma, 2000) for sigma in (0.001, 0.1, 1, 10)]).astype(
         np.float32
     )
     for x in usual.tolist():
-        assert registers.FUNCTIONS[mnemonic](x) == SEMANTICS[mnemonic].function(x), x
+        assert way.FUNCTIONS[mnemonic](x) == SEMANTICS[mnemonic].function(x), x
     assert len(left) < len(usual) // 200
     left.clear()
     for x in (89.0, 100.0, 1e9, math.inf):  # sigmoids of large numbers are full of these
-        assert registers.FUNCTIONS[mnemonic](x) == SEMANTICS[mnemonic].function(x)
-        assert registers.FUNCTIONS[mnemonic](-16 * x) == SEMANTICS[mnemonic].function(-16 * x)
+        assert way.FUNCTIONS[mnemonic](x) == SEMANTICS[mnemonic].function(x)
+        assert way.FUNCTIONS[mnemonic](-16 * x) == SEMANTICS[mnemonic].function(-16 * x)
     assert not left
     for x in EDGES.tolist():
         result, expected = (
-            np.float32(function(x))
-            for function in (registers.FUNCTIONS[mnemonic], SEMANTICS[mnemonic].function)
+            np.float32(function(x)) for function in (way.FUNCTIONS[mnemonic], SEMANTICS[mnemonic].function)
         )
         assert result.tobytes() == expected.tobytes() or (np.isnan(result) and np.isnan(expected)), x
+
+
+@pytest.mark.skipif("avx2" not in processor.words("flags"), reason="runs instructions of AVX2")
+@pytest.mark.parametrize("mnemonic", sorted(pairs.FUNCTIONS))
+def test_vectors_of_avx2(mnemonic: str) -> None:
+    """On processors with AVX-512, too; and where subnormal numbers are zeros."""
+    dense = np.arange(0, 2**32, 65521, dtype=np.int64).astype(np.uint32).view(np.float32)
+    columns = [
+        _arguments(mnemonic)[0],
+        _bits(*HARD[mnemonic]),
+        np.linspace(-110, 90, 2**16, dtype=np.float32),
+    ]
+    arguments = _whole_vectors(np.concatenate([*columns, dense]))
+    expected, function = compiled(mnemonic)(arguments), cast("Any", compiled(mnemonic, avx2_target()))
+    _assert_same_bits([arguments], function(arguments), expected)
+    results = [np.empty_like(arguments) for _ in range(2)]
+    for out, of in zip(results, (function, cast("Any", compiled(mnemonic))), strict=True):
+        run = of.engine.get_function_address("run")
+        call_kernel(run, arguments.ctypes.data, out.ctypes.data, len(arguments))
+    _assert_same_bits([arguments], *results)
+
+
+def test_centres_of_tanh() -> None:
+    """With each the polynomial is within its doubt in its piece; near 9 where two results meet."""
+    rows = tables.tanh_centres()
+    assert len(rows) == pairs.TANH_LAST - pairs.TANH_FIRST + 1
+    starts = np.arange(pairs.TANH_FIRST, pairs.TANH_LAST + 2, dtype=np.int32) << pairs.TANH_SHIFT
+    ends = (starts.view(np.float32) - np.float32(pairs.TANH_OFFSET)).tolist()
+    for (centre, value), start, end in zip(rows, ends[:-1], ends[1:], strict=True):
+        slope = Fraction(f32(1.0 - value * value))
+        for x in map(Fraction, (start, (start + end) / 2, end)):
+            h = x - Fraction(centre)
+            third = Fraction(pairs.TWO_THIRDS) - slope
+            found = Fraction(value) + slope * h * (1 + h * (h * third - Fraction(value)))
+            if start and start < 8.9:
+                assert abs(found - exact_functions.tanh(x)) < Fraction(pairs.TANH_DOUBT) * x, float(x)
+    half_way = Fraction(math.atanh(1 - 2.0**-25))
+    centre, value = rows[-2]
+    slope, h = Fraction(f32(1.0 - value * value)), half_way - Fraction(centre)
+    found = Fraction(value) + slope * h * (
+        1 + h * (h * (Fraction(pairs.TWO_THIRDS) - slope) - Fraction(value))
+    )
+    assert abs(found - (1 - Fraction(1, 2**25))) < Fraction(pairs.TANH_DOUBT) * half_way
 
 
 def test_tanh_of_a_half() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitree.codegen.image.compile import Target, host_target, target_machine
+from jitree.codegen.vector_math import pairs
 from jitree.codegen.vector_math.ir import function_texts
 from jitree.dispatch.native.nests.operations import vector_functions
 from jitree.dispatch.semantics import SEMANTICS
@@ -26,11 +27,18 @@ def plain_target() -> Target:
     return Target(llvm.get_process_triple(), "", "")
 
 
+def avx2_target() -> Target:
+    """Any processor with AVX2."""
+    return Target(llvm.get_process_triple(), "x86-64-v3", "")
+
+
 @functools.cache
 def compiled(mnemonic: str, target: Target | None = None) -> Callable[..., Any]:
     """``f(*arguments, out=None)`` over arrays whose length is a multiple of LANES; as nests have it, or for
     another processor."""
-    functions: Mapping[str, Callable[..., float]] = {} if target else vector_functions(LANES)
+    functions: Mapping[str, Callable[..., float]] = vector_functions(LANES)
+    if target is not None:
+        functions = pairs.FUNCTIONS if target == avx2_target() else {}
     target = target or host_target()
     count = len(SEMANTICS[mnemonic].argument_types)
     element = {"f32": "float", "f64": "double"}[SEMANTICS[mnemonic].result_type]

@@ -34,6 +34,7 @@ from jitree.codegen.vector_math.tables import (
     TANH_OFFSET,
     TANH_SHIFT,
     TANH_STEP,
+    tanh_centres,
 )
 
 BITS: Final = 160
@@ -160,6 +161,14 @@ def _pieces(
     return tuple(rows)
 
 
+def tanh_of_centres() -> Iterator[Pair]:
+    """The centres are the file's. A search among all numbers in and around each piece has found them: with
+    each the polynomial of :mod:`pairs` is within its doubt, or the doubt decides nothing."""
+    for centre, _ in tanh_centres():
+        decay = exponential(-2 * Fraction(centre))
+        yield centre, _single(Fraction(ONE - decay, ONE + decay))
+
+
 def _piece(series: list[int], centre: Fraction, start: Fraction, end: Fraction) -> Row:
     reach = max(abs(end - centre), abs(centre - start))
     exact, changed = _economised([Fraction(term, ONE) for term in series], reach)
@@ -243,6 +252,7 @@ def text() -> str:
         "powers_of_two": chain.from_iterable(powers_of_two()),
         "tanh_pieces": chain.from_iterable(tanh_pieces()),
         "erf_pieces": chain.from_iterable(erf_pieces()),
+        "tanh_centres": chain.from_iterable(tanh_of_centres()),
     }
     return "".join(f"{name}\t{_digits(numbers)}\n" for name, numbers in tables.items())
 

@@ -188,6 +188,7 @@ def _primitives(writer: _Writer) -> dict[str, Any]:
         "multiply_add": functools.partial(_multiply_add, writer, "fmuladd"),
         "fused_multiply_add": functools.partial(_multiply_add, writer, "fma"),
         "row": functools.partial(_row, writer),
+        "pair": functools.partial(_pair, writer),
         "scaled": functools.partial(_scaled, writer),
         "seldom": functools.partial(_seldom, writer),
         "lookup": functools.partial(_lookup, writer),
@@ -249,15 +250,75 @@ def _lookup(writer: _Writer, table: Callable[[], tuple[float, ...]], index: _Val
 
 
 def _row(writer: _Writer, table: Callable[[], tuple[tuple[float, ...], ...]], index: _Value) -> list[_Value]:
-    """Each column is two registers of AVX-512."""
-    name, kind, numbers = "@llvm.x86.avx512.vpermi2var.ps.512", "<16 x float>", "<16 x i32>"
-    writer.others.append(f"declare {kind} {name}({kind}, {numbers}, {kind})")
-    values = []
-    for column in zip(*table(), strict=True):
-        texts = [f"float {_literal(number, 'f32')}" for number in column]
-        low, high = (f"{kind} <{', '.join(half)}>" for half in (texts[:16], texts[16:]))
-        values.append(writer.instruction("f32", f"call {kind} {name}({low}, {writer.typed(index)}, {high})"))
-    return values
+    """Each column is two registers: of AVX-512 with 32 rows, of AVX2 with 16."""
+    columns = zip(*table(), strict=True)
+    texts = ([f"float {_literal(number, 'f32')}" for number in column] for column in columns)
+    return [_column(writer, column, index) for column in texts]
+
+
+def _column(writer: _Writer, numbers: list[str], index: _Value) -> _Value:
+    half = len(numbers) // 2
+    kind, indices = f"<{half} x float>", f"<{half} x i32>"
+    low, high = (f"{kind} <{', '.join(part)}>" for part in (numbers[:half], numbers[half:]))
+    if half == writer.lanes:
+        name = "@llvm.x86.avx512.vpermi2var.ps.512"
+        writer.others.append(f"declare {kind} {name}({kind}, {indices}, {kind})")
+        return writer.instruction("f32", f"call {kind} {name}({low}, {writer.typed(index)}, {high})")
+    name = "@llvm.x86.avx2.permps"
+    writer.others.append(f"declare {kind} {name}({kind}, {indices})")
+    places = [_picked(writer, index, range(first, first + half)) for first in range(0, writer.lanes, half)]
+    found = []
+    for part in (low, high):
+        lanes = [writer.let(f"call {kind} {name}({part}, {indices} {place})") for place in places]
+        text = f"shufflevector {kind} {lanes[0]}, {kind} {lanes[1]}, {_mask(range(writer.lanes))}"
+        found.append(writer.instruction("f32", text))
+    upper = (index & half) == half
+    return writer.instruction("f32", f"select {', '.join(map(writer.typed, (upper, *found[::-1])))}")
+
+
+def _picked(writer: _Writer, value: _Value, lanes: Sequence[int]) -> str:
+    return writer.let(
+        f"shufflevector {writer.typed(value)}, {llvm_type(value.kind, writer.lanes)} poison, {_mask(lanes)}"
+    )
+
+
+def _mask(lanes: Sequence[int]) -> str:
+    """Lanes that a shuffle takes."""
+    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {lane}' for lane in lanes)}>"
+
+
+_IN_EIGHT: Final = (0, 1, 4, 5, 2, 3, 6, 7)
+"""Rows in this order are two registers of AVX2 out of which one shuffle takes all of a column."""
+
+
+def _pair(
+    writer: _Writer, table: Callable[[], Sequence[tuple[float, float]]], first: int, index: _Value
+) -> list[_Value]:
+    """Rows are 64 bits, which each lane loads by itself: LLVM would take two more instructions for that."""
+    count, name = writer.lanes, f'@"pairs.{table.__name__}"'
+    rows = [f"i64 {int.from_bytes(struct.pack('<2f', *row), 'little')}" for row in table()]
+    writer.others.append(f"{name} = internal unnamed_addr constant [{len(rows)} x i64] [{', '.join(rows)}]")
+    twos = writer.let(f"bitcast {writer.typed(index)} to <{count // 2} x i64>")
+    loaded = []
+    for two in range(count // 2):
+        word = writer.let(f"extractelement <{count // 2} x i64> {twos}, i32 {two}")
+        for half in ("and i64 {}, 4294967295", "lshr i64 {}, 32"):
+            number = writer.let(half.format(word))
+            place = f"getelementptr i64, ptr getelementptr (i64, ptr {name}, i64 {-first}), i64 {number}"
+            loaded.append(writer.let(f"load double, ptr {writer.let(place)}"))
+    order = [lane & -8 | _IN_EIGHT[lane & 7] for lane in range(count)]
+    parts = []
+    for one, other in zip(order[::2], order[1::2], strict=True):
+        part = writer.let(f"insertelement <2 x double> poison, double {loaded[one]}, i32 0")
+        parts.append(writer.let(f"insertelement <2 x double> {part}, double {loaded[other]}, i32 1"))
+    while len(parts) > 1:
+        kind = f"<{count // len(parts)} x double>"
+        mask = _mask(range(2 * count // len(parts)))
+        joined = zip(parts[::2], parts[1::2], strict=True)
+        parts = [writer.let(f"shufflevector {kind} {one}, {kind} {other}, {mask}") for one, other in joined]
+    halves = writer.let(f"bitcast <{count} x double> {parts[0]} to <{2 * count} x float>")
+    text = f"shufflevector <{2 * count} x float> {halves}, <{2 * count} x float> poison, "
+    return [writer.instruction("f32", text + _mask([2 * place + half for place in order])) for half in (0, 1)]
 
 
 def _scaled(writer: _Writer, value: _Value, exponent: _Value) -> _Value:

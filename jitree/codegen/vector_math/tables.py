@@ -135,6 +135,12 @@ def erf_pieces() -> Rows:
     return _rows("erf_pieces")
 
 
+@functools.cache
+def tanh_centres() -> Pairs:
+    """A number in each piece, and its tanh; see :mod:`pairs`."""
+    return _pairs("tanh_centres")
+
+
 def _values(name: str) -> Values:
     data = bytes.fromhex(_lines()[name])
     return struct.unpack(f">{len(data) // 8}d", data)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base.platform import processor
 from jitree.codegen.ir_text import llvm_type
-from jitree.codegen.vector_math import registers
+from jitree.codegen.vector_math import pairs, registers
 from jitree.codegen.vector_math.ir import FUNCTIONS, calling_shared, function_texts
 from jitree.dispatch.native import rows
 from jitree.dispatch.semantics import SEMANTICS
@@ -137,8 +137,10 @@ def _integer_power(kind: str) -> Emitter:
 
 def vector_functions(lanes: int) -> Mapping[str, Callable[..., float]]:
     """Names vector math functions written otherwise for so many lanes."""
-    tables = lanes == registers.LANES and "avx512f" in processor.words("flags")
-    return registers.FUNCTIONS if tables else {}
+    flags = processor.words("flags")
+    if lanes != registers.LANES or not {"avx2", "fma"} <= flags:
+        return {}
+    return registers.FUNCTIONS if "avx512f" in flags else pairs.FUNCTIONS
 
 
 def _own_function(mnemonic: str) -> Emitter:
