@@ -48,6 +48,7 @@ class Body:
         self._reader = nest.reader
         self._dependence = nest.dependence
         plan = self._plan = nest.plan
+        self.lanes = plan.lanes
         self._invariants = invariants
         self.memory = Memory(writer, nest.structure, plan, places)
         self.places = places
@@ -56,6 +57,8 @@ class Body:
         """Values that do not change in the nest."""
         self._levels_of: dict[Value, tuple[Level, ...]] = {}
         """The loops that other values change with, in their order."""
+        self._end = ""
+        """The lanes that exist, where it writes the vector that ends the vector loop."""
         self._tile = tuple(level for level in (plan.tiled, plan.vector) if level is not None)
         self._levels = {level.counter: level for level in self._structure.levels}
         if plan.fold is not None:
@@ -66,6 +69,11 @@ class Body:
             None if other is None else Body(writer, nest._replace(plan=other), places, invariants)
             for other in (plan.ahead, plan.folded, plan.alternative)
         )
+        self.ending: Body | None = None
+        """Writes the vector that ends the vector loop, if that has fewer lanes."""
+        if plan.narrow:
+            self.ending = Body(writer, nest._replace(plan=plan.ending._replace(narrow=0)), places, invariants)
+            self.ending._end = writer.first_lanes(plan.narrow, plan.ending.lanes)
 
     def invariant(self, value: Value) -> str:
         """A scalar that does not change in the nest. First asked for in front of it, constants aside."""
@@ -146,8 +154,9 @@ class Body:
     def start_with(self, constants: Mapping[Value, Value]) -> None:
         """Has accumulators of these buffers start with a constant."""
         self._starts = constants
-        if self.alternative is not None:
-            self.alternative.start_with(constants)
+        for other in (self.alternative, self.ending):
+            if other is not None:
+                other.start_with(constants)
 
     def first(self, region: NestRegion, load: Value, offsets: Offsets) -> NestOperand:
         """What an accumulator starts with: the element in memory, or a constant that nobody has stored."""
@@ -344,7 +353,7 @@ class Body:
 
     def _mask(self, region: NestRegion, predicate: Predicate, offsets: Offsets) -> str | None:
         """The lanes in which an access happens, as a vector; None: all."""
-        existing = None
+        existing = self._end or None
         if region.mask is not None:
             vector = self._plan.vector
             first = 0 if vector is None else offsets.get(vector, 0)

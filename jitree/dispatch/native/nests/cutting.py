@@ -235,7 +235,8 @@ def _time(nest: Nest) -> float:
     """The work of a nest, of which empty lanes are a part: a loop that is parted may leave more of them."""
     plan = nest.plan
     count = 0 if plan.vector is None else _greatest(plan.vector)
-    return _work(nest) * (-(-count // plan.lanes) * plan.lanes / count if count else 1)
+    vectors = -(-count // plan.lanes) - (0.5 if plan.narrow else 0)
+    return _work(nest) * (vectors * plan.lanes / count if count else 1)
 
 
 def _candidates(nests: Sequence[Nest], may_be_better: Callable[[int], bool]) -> Iterator[tuple[Nest, Level]]:

@@ -194,9 +194,8 @@ def are_rows_worth_it(structure: Structure, joined: Plan, direct: Plan, columns:
     return time > _vectors_of(joined) + made * (_MAKING[is_spread] + masking) / direct.tiled.count
 
 
-def _vectors_of(plan: Plan) -> int:
-    lanes = 1 if plan.vector is None else plan.vector.count
-    return prod(level.count for level in plan.outer) * -(-lanes // plan.lanes)
+def _vectors_of(plan: Plan) -> float:
+    return prod(level.count for level in plan.outer) * max(plan.filled, 1)
 
 
 class JoinedPanels:
@@ -208,8 +207,11 @@ class JoinedPanels:
         self._product = product
         self._plan = plan
         self._access = access = products.access
-        self._lanes = (plan.vectors + (plan.fold is not None)) * LANES
-        """Of a row. The last words that are written to one of several rows end after what is stored."""
+        self._stores_lanes = product.group == 1 and folds.has_masks()
+        """Whether lanes that do not exist are not written."""
+        spare = plan.fold is not None and not self._stores_lanes
+        self._lanes = (plan.vectors + spare) * LANES + (plan.narrow > 0) * LANES // 2
+        """Of a row. Words that are written to one of several rows may end after what is stored."""
         counts = [level.count for level in product.joined]
         steps = [access.step(level).number or 0 for level in product.joined]
         group = product.group
@@ -336,7 +338,11 @@ class RowPanels(JoinedPanels):
     """Writes the panel of single products. It has rows as they lie, a period at a time."""
 
     def begin(self) -> None:
-        self._memory = self._writer.let(f"alloca [{self.block * self._lanes} x i32], align 64")
+        writer, count = self._writer, self.block * self._lanes
+        self._memory = writer.let(f"alloca [{-(-count // LANES) * LANES} x i32], align 64")
+        if self._plan.narrow:  # sums of what is no lane are no denormal numbers, which take long
+            with writer.loop("0", str(count), LANES, []) as words:
+                self._store("zeroinitializer", writer.at("i32", self._memory, words.counter))
 
     def _words(self, origin: str, start: str, end: str, place: str, lane: str, mask: str) -> None:
         """Writes the rows of a vector of lanes."""
@@ -351,4 +357,7 @@ class RowPanels(JoinedPanels):
                 first = writer.at(kind, source, entry) if entry else source
                 text = self._products.memory.load_apart(self._access, first, self._stride, mask)
                 at = writer.at(kind, row, number * self._lanes) if number else row
-                writer.do(f"store <{LANES} x {kind}> {text}, ptr {at}, align 4")
+                if self._stores_lanes:
+                    writer.masked_store(kind, "f32", LANES, text, at, mask)
+                else:
+                    writer.do(f"store <{LANES} x {kind}> {text}, ptr {at}, align 4")

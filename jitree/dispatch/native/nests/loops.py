@@ -18,7 +18,15 @@ from jitree.dispatch.native.nests.memory import NestOperand, NestRegion, Offsets
 from jitree.dispatch.native.nests.products import PairRanges, Products
 from jitree.dispatch.native.nests.reductions import RowExtreme, is_zero
 from jitree.dispatch.native.nests.structure import ElementAccess, Level
-from jitree.dispatch.native.nests.tiles import DepthBlock, Panels, Tile, WordPanels, iterations
+from jitree.dispatch.native.nests.tiles import (
+    DepthBlock,
+    Panels,
+    Tile,
+    TileSum,
+    TileSums,
+    WordPanels,
+    iterations,
+)
 from jitree.dispatch.native.nests.writer import Looks, Writer
 from jitree.dispatch.native.ssa import Value
 
@@ -36,22 +44,6 @@ class LoopRange(NamedTuple):
     level: Level
     start: str
     end: str
-
-
-class TileSums(NamedTuple):
-    """Names the sums of a tile, in order, and the block around its reductions."""
-
-    outer: NestRegion
-    keys: list[tuple[ElementAccess, Offsets]]
-
-    @property
-    def copies(self) -> list[Offsets]:
-        return [offsets for _, offsets in self.keys]
-
-    def inside(self, level: Level, counter: str, squares: bool = False) -> TileSums:
-        """The same in a loop."""
-        counters = {**self.outer.counters, level: counter}
-        return self._replace(outer=NestRegion(counters, self.outer.mask, squares))
 
 
 class NestLoops:
@@ -159,6 +151,14 @@ class NestLoops:
             along = self._in_blocks if self._block else self._along_tiled
             return lambda counter: along({**counters, level: counter}, tile)
 
+        if plan.narrow and (self._part is None or self._part.level is not level):
+            left = int(count) % tile
+            if left < lanes:
+                left += tile
+            whole = str(int(count) - left)
+            self._span(level, "0", whole, tile, write(Tile(plan.vectors, None)))
+            write(Tile(left // lanes + 1, None, left=str(left), is_ending=True))(whole)
+            return
         if self._ends_with_one_tile(level, tiles_end):
             left = int(count) - int(tiles_end)
             self._span(level, "0", tiles_end, tile, write(Tile(plan.vectors, None)))
@@ -327,14 +327,18 @@ class NestLoops:
 
     def _tile(self, counters: Counters, tile: Tile) -> None:
         region = NestRegion(counters, tile.mask, squares=tile.copies == self._plan.lanes)
-        body, reductions = self._body, list(self._plan.reductions)
-        keys = [(store, offsets) for offsets in tile.places(self._plan) for store in self._structure.stores]
+        reductions = list(self._plan.reductions)
+        keys = [
+            (store, offsets, self._body_of(tile, offsets) if tile.is_ending else self._body)
+            for offsets in tile.places(self._plan)
+            for store in self._structure.stores
+        ]
         if not reductions:
-            results = [body.value(region, store.stored, offsets) for store, offsets in keys]
+            results = [body.value(region, store.stored, offsets) for store, offsets, body in keys]
         else:
             sums = TileSums(region, keys)
-            values = [body.first(region, self._owners[store], offsets).text for store, offsets in keys]
-            if self._products is not None:
+            values = [body.first(region, self._owners[store], offsets).text for store, offsets, body in keys]
+            if self._products is not None and self._products.group > 1:
                 values = self._add_products(self._products, tile.block, sums, values)
             elif tile.block is not None:
                 values = self._over_block(tile.block, sums, values)
@@ -342,10 +346,16 @@ class NestLoops:
                 values = self._over_window(sums, values)
             else:
                 values = self._reduce(reductions, sums, values)
-            results = [NestOperand(text, self._plan.lanes) for text in values]
+            results = [NestOperand(text, body.lanes) for (_, _, body), text in zip(keys, values, strict=True)]
             region = NestRegion(counters, tile.mask)
-        for (store, offsets), operand in zip(keys, results, strict=True):
+        for (store, offsets, body), operand in zip(keys, results, strict=True):
             body.store(region, store, operand, offsets)
+
+    def _body_of(self, tile: Tile, offsets: Offsets) -> Body:
+        """What writes the vector of a tile at these offsets."""
+        vector, ending = self._plan.vector, self._body.ending
+        assert ending is not None and vector is not None
+        return ending if offsets[vector] == (tile.vectors - 1) * self._plan.lanes else self._body
 
     def _reduce(self, levels: list[Level], sums: TileSums, values: list[str]) -> list[str]:
         """The accumulators after the loops."""
@@ -376,7 +386,7 @@ class NestLoops:
         body, extreme = self._body.folded, self._plan.extreme
         assert body is not None and extreme is not None
         lanes, _ = shape = body.nest.plan.lanes, body.nest.plan.vectors
-        ((_, offsets),) = sums.keys
+        ((_, offsets, _),) = sums.keys
 
         def load(first: str, vectors: int, mask: str | None) -> list[str]:
             masks = None if mask is None else (mask,)
@@ -395,7 +405,7 @@ class NestLoops:
         return branch.result
 
     def _carried(self, sums: TileSums, values: list[str]) -> list[tuple[str, str]]:
-        kinds = [llvm_type(store.stored.type, self._plan.lanes) for store, _ in sums.keys]
+        kinds = [llvm_type(store.stored.type, body.lanes) for store, _, body in sums.keys]
         kinds += kinds[:1] * (len(values) - len(kinds))  # beside accumulators of products of bytes
         return list(zip(kinds, values, strict=True))
 
@@ -480,14 +490,11 @@ class NestLoops:
             values[at : at + 1] = self._step(region, keys[at : at + 1], values[at : at + 1], step)
         return values
 
-    def _step(
-        self, region: NestRegion, keys: list[tuple[ElementAccess, Offsets]], values: list[str], step: Offsets
-    ) -> list[str]:
+    def _step(self, region: NestRegion, keys: list[TileSum], values: list[str], step: Offsets) -> list[str]:
         """The accumulators after one iteration of the reductions."""
-        body, owners = self._body, self._owners
-        for (store, offsets), value in zip(keys, values[: len(keys)], strict=True):
-            region.accumulators[body.copy(store, offsets)] = NestOperand(value, self._plan.lanes)
+        for (store, offsets, body), value in zip(keys, values[: len(keys)], strict=True):
+            region.accumulators[body.copy(store, offsets)] = NestOperand(value, body.lanes)
         return [
-            body.kept(owners[store], body.value(region, store.stored, {**offsets, **step})).text
-            for store, offsets in keys
+            body.kept(self._owners[store], body.value(region, store.stored, {**offsets, **step})).text
+            for store, offsets, body in keys
         ] + values[len(keys) :]

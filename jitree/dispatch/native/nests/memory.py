@@ -353,10 +353,8 @@ class Memory:
         if lanes > 1 and access.element in _NARROWED and has_masks():
             known = writer.let(f"icmp sgt i64 {writer.let('ptrtoint ptr %state to i64')}, -1")
             mask = writer.let(f"and <{lanes} x i1> {mask}, {writer.splat('i1', known, lanes)}")
-        vector = f"<{lanes} x {ELEMENT_LLVM[access.element]}>"
-        name = f"@llvm.masked.store.v{lanes}{access.element}.p0"
-        writer.context.declare(f"declare void {name}({vector}, ptr, i32, <{lanes} x i1>)")
-        writer.do(f"call void {name}({vector} {text}, ptr {pointer}, i32 1, <{lanes} x i1> {mask})")
+        assert mask is not None
+        writer.masked_store(ELEMENT_LLVM[access.element], access.element, lanes, text, pointer, mask)
 
     def stored_and_loaded(self, access: ElementAccess, text: str) -> str:
         """What a load would find if this were stored."""

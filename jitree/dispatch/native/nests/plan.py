@@ -32,6 +32,8 @@ class Plan(NamedTuple):
     lanes: int = 1
     vectors: int = 1
     copies: int = 1
+    narrow: int = 0
+    """Lanes of a vector of half as many that ends the vector loop; 0: there is none."""
     steps: int = 1
     """Iterations of the last reduction that are written out."""
     accumulators: Mapping[Value, ElementAccess] = _NONE
@@ -73,6 +75,18 @@ class Plan(NamedTuple):
     """The sum of products that it is, if there is an instruction for that."""
     in_order: bool = False
     """Each access happens as the program has it, so nothing need be known about overlaps."""
+
+    @property
+    def ending(self) -> Plan:
+        """How the vector that ends the vector loop runs."""
+        return self._replace(lanes=self.lanes // 2)
+
+    @property
+    def filled(self) -> float:
+        """Counts vectors along the vector loop, as far as they are known."""
+        count = 0 if self.vector is None else self.vector.count
+        whole = -(-count // self.lanes)
+        return whole - 0.5 if self.narrow else whole
 
     @property
     def forwards(self) -> bool:

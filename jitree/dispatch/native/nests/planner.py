@@ -20,7 +20,7 @@ from jitree.dispatch.native.nests.joining import are_rows_worth_it, find_rows, j
 from jitree.dispatch.native.nests.memory import LARGEST_STRIDE
 from jitree.dispatch.native.nests.plan import Order, Plan
 from jitree.dispatch.native.nests.recognise import FUNCTION_WEIGHT, Dependence
-from jitree.dispatch.native.nests.reductions import Product, extreme_of, find_product
+from jitree.dispatch.native.nests.reductions import LANES, Product, extreme_of, find_product
 from jitree.dispatch.native.nests.structure import ElementAccess, Level, Polynomial, Split, Structure
 from jitree.dispatch.native.ssa import Value
 from jitree.regs.layout import PACKED_ROWS
@@ -48,6 +48,8 @@ FULL_LANES: Final = 0.75
 NARROW: Final = 2
 """Iterations of a vector loop that is given up for one of at least WIDE."""
 WIDE: Final = 16
+MOST_ENDED: Final = 32
+"""Vectors of a vector loop that one of half the lanes may end: beside more of them it saves little."""
 _NO_LOADS: Final[tuple[Value, ...]] = ()
 PACKED_DEPTH: Final = range(64, 1 << 20 | 1, PACKED_ROWS)
 """Iterations of a reduction along constants that are worth a copy (``../side_exits.py``)."""
@@ -138,8 +140,24 @@ class _Planner:
         is_worth_it = self._reductions or self._dependence.weight >= HEAVY_BODY
         if is_worth_it and not (made.transposed or made.packed or made.block or made.is_window):
             made = self._folded(made, vector)
+        made, joined = self._ended(made), None if joined is None else self._ended(joined)
         is_better = joined is not None and are_rows_worth_it(structure, joined, made, vector)
         return joined if joined is not None and is_better else made
+
+    def _ended(self, plan: Plan) -> Plan:
+        """The plan that ends with a vector of half the lanes, if it may."""
+        extent = None if plan.vector is None else plan.vector.extent
+        if extent is None or plan.tiled is None or not plan.reductions or accumulators() < LANES:
+            return plan
+        is_other = plan.is_window or plan.steps > 1
+        if plan.packed:
+            is_other |= plan.product is None
+        else:  # half of the lanes are picked out of rows in the time of all
+            is_other |= self._is_apart
+        rest, lanes = extent % LANES, range(LANES + 1, MOST_ENDED * LANES)
+        if is_other or plan.lanes != LANES or extent not in lanes or rest not in range(1, LANES // 2 + 1):
+            return plan
+        return plan._replace(narrow=rest)
 
     def _outer(self, *others: Level | None) -> tuple[Level, ...]:
         return tuple(level for level in self._parallel if level not in others)

@@ -190,6 +190,7 @@ class Products:
         product = self._product
         if self._moves_words:
             product = product._replace(row_signed=not product.row_signed)
+        assert product.contraction.add is not None
         return product.contraction.add(self._writer, product, value, elements, words)
 
     def _known(

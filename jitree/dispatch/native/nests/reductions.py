@@ -141,14 +141,6 @@ def _add_pairs(writer: Writer, product: Product, value: str, elements: str, word
     return writer.let(f"call {kind} {name}({kind} {value}, {pairs} {left}, {pairs} {right})")
 
 
-def _add_numbers(
-    operation: str, writer: Writer, product: Product, value: str, elements: str, words: str
-) -> str:
-    kind, words_kind = llvm_type("f32", LANES), llvm_type("i32", LANES)
-    left, right = (writer.let(f"bitcast {words_kind} {text} to {kind}") for text in (elements, words))
-    return emit(writer, operation, LANES, [left, right, value])
-
-
 class Contraction(NamedTuple):
     """Describes an instruction and the sums that it may make."""
 
@@ -160,8 +152,8 @@ class Contraction(NamedTuple):
     """A lane's products in one instruction: iterations of the reduction."""
     lanes: Callable[[], int]
     """Of the processor's instruction; 0: it has none."""
-    add: Callable[[Writer, Product, str, str, str], str]
-    """(writer, product, sums, elements, words) → sums."""
+    add: Callable[[Writer, Product, str, str, str], str] | None
+    """(writer, product, sums, elements, words) → sums; None: as the program does, lane by lane."""
     multiply_adds: tuple[str, ...]
     """The program's instructions, whose last operand is the sum."""
     separate: tuple[str, str] | None
@@ -191,7 +183,7 @@ CONTRACTIONS: Final = (
 
 ROWS: Final = {
     operation: Contraction(
-        "f32", "f32", 1, lambda: row_lanes(), partial(_add_numbers, operation), (operation,), None,
+        "f32", "f32", 1, lambda: row_lanes(), None, (operation,), None,
         is_shifted=False, any_order=False, least_depth=1, has_look=False, upper_first=False,
     )
     for operation in ("fma.f32", "fma.f32.fused")

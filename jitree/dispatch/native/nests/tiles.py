@@ -21,6 +21,7 @@ from typing import Final
 
 from jitree.base.records import NamedTuple
 from jitree.codegen.ir_text import llvm_type
+from jitree.dispatch.native.nests.body import Body
 from jitree.dispatch.native.nests.folds import has_masks
 from jitree.dispatch.native.nests.memory import (
     LINE_BYTES,
@@ -67,6 +68,8 @@ class Tile(NamedTuple):
     width: int | None = None
     """Iterations of the vector loop, where they do not fill its vectors: the last one begins earlier then,
     and computes what the one before does, too."""
+    is_ending: bool = False
+    """The last vector has half as many lanes (``Plan.narrow``)."""
     block: DepthBlock | None = None
     """The part of the last reduction that it runs over; None: all."""
 
@@ -81,6 +84,26 @@ class Tile(NamedTuple):
         """The first lanes of its vectors."""
         firsts = range(0, self.vectors * lanes, lanes)
         return [first if self.width is None else min(first, self.width - lanes) for first in firsts]
+
+
+TileSum = tuple[ElementAccess, Offsets, Body]
+"""One vector of sums: where it is stored, and what writes it: the body of the plan, or of its last vector."""
+
+
+class TileSums(NamedTuple):
+    """Names the sums of a tile, in order, and the block around its reductions."""
+
+    outer: NestRegion
+    keys: list[TileSum]
+
+    @property
+    def copies(self) -> list[Offsets]:
+        return [offsets for _, offsets, _ in self.keys]
+
+    def inside(self, level: Level, counter: str, squares: bool = False) -> TileSums:
+        """The same in a loop."""
+        counters = {**self.outer.counters, level: counter}
+        return self._replace(outer=NestRegion(counters, self.outer.mask, squares))
 
 
 def iterations(structure: Structure, plan: Plan, copies: Sequence[Offsets]) -> list[tuple[Offsets, int]]:

@@ -305,6 +305,12 @@ class Writer(FunctionText):
         arguments = f"ptr {pointer}, i32 1, {bits} {mask}, {vector} {otherwise}"
         return self.let(f"call {vector} {name}({arguments})")
 
+    def masked_store(self, kind: str, element: str, lanes: int, text: str, pointer: str, mask: str) -> None:
+        """Stores the lanes of a mask."""
+        vector, name = f"<{lanes} x {kind}>", f"@llvm.masked.store.v{lanes}{element}.p0"
+        self.context.declare(f"declare void {name}({vector}, ptr, i32, <{lanes} x i1>)")
+        self.do(f"call void {name}({vector} {text}, ptr {pointer}, i32 1, <{lanes} x i1> {mask})")
+
     def gathered(self, kind: str, element: str, lanes: int, places: str, mask: str | None) -> str:
         """An element for each lane; without a mask for all."""
         vector, bits, pointers = f"<{lanes} x {kind}>", f"<{lanes} x i1>", f"<{lanes} x ptr>"

@@ -3,10 +3,11 @@ some of them twice."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from jitree.dispatch.native.nests import planner
-from tests.dispatch.native.nests.checking import check, check_one_of_many
+from tests.dispatch.native.nests.checking import check, check_one_of_many, some_memory
 from tests.dispatch.native.nests.programs import Body, Level, Text, argument, only_nest, program
 
 
@@ -40,6 +41,30 @@ def test_the_rest_is_a_vector_of_the_tile(monkeypatch: pytest.MonkeyPatch) -> No
     assert (found.vectors, found.copies) == (3, 4)
     found = only_nest(program([Level(size) for size in (8, 24, 6)], product(24, 6))).plan
     assert (found.vectors, found.copies) == (1, 8)
+
+
+@pytest.mark.parametrize("depth", [6, 300])
+@pytest.mark.parametrize("columns", [17, 49, 56, 65, 113, 196])
+@pytest.mark.parametrize("rows", [2, 9])
+def test_few_lanes_at_the_end_are_half_a_vector(
+    rows: int, columns: int, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes half the time where a register of 512 bits is two: 49 columns are three and a half vectors."""
+    monkeypatch.setattr(planner, "accumulators", lambda: 16)
+    monkeypatch.setattr(planner, "copies", lambda: 4)
+    monkeypatch.setattr(planner, "SHARED_BYTES", 16 << 10)
+    function = program([Level(size) for size in (rows, columns, depth)], product(columns, depth))
+    found = only_nest(function).plan
+    assert found.narrow == columns % 16 and bool(found.block) == (depth == 300 and rows > 4)
+    memory = [np.resize(given, 1 << 18) for given in some_memory(function)]
+    check_one_of_many(function, memory=memory)
+
+
+@pytest.mark.parametrize("columns", [8, 16, 25, 32, 40 * 16 + 1, argument(0)])
+def test_other_ends_are_whole_vectors(columns: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "accumulators", lambda: 16)
+    monkeypatch.setattr(planner, "copies", lambda: 4)
+    assert only_nest(program([Level(8), Level(columns), Level(6)], product(640, 6))).plan.narrow == 0
 
 
 @pytest.mark.parametrize("element", ["i32", "f64"])
