@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.base.events import NOTE, EventReader, Note, ObservedEvent, listen, process, stop_listening
-from jitree.errors import InvalidArgumentError, ignored, pass_interruption, printable, tell
+from jitree.errors import InvalidArgumentError, attribute_of, ignored, pass_interruption, printable, tell
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -70,7 +70,7 @@ class _locks_kept:
         import logging
 
         handlers = [*logger.handlers, *logging.root.handlers]
-        locks: list[Any] = [logging._lock, *(handler.lock for handler in handlers)]  # type: ignore[attr-defined]
+        locks: list[Any] = [logging._lock, *(attribute_of(each, "lock") for each in handlers)]  # type: ignore[attr-defined]
         self._free = [lock for lock in locks if hasattr(lock, "_is_owned") and not lock._is_owned()]
 
     def __enter__(self) -> None: ...

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
+from typing import ClassVar
 from unittest.mock import MagicMock
 
 import pytest
@@ -69,6 +70,28 @@ def test_a_lock_that_is_interrupted_is_given_back() -> None:
     with handled(lock), pytest.raises(KeyboardInterrupt):
         logs.note("found", "something", "debug")
     assert not lock._is_owned()
+
+
+def test_a_handler_that_has_no_lock_is_told() -> None:
+    """Python asks of a handler for a level and a function; it got nothing, and nothing was said."""
+
+    class Handler:
+        level = logging.NOTSET
+        told: ClassVar[list[str]] = []
+
+        def handle(self, record: logging.LogRecord) -> None:
+            self.told.append(record.getMessage())
+
+    logger, handler = logging.getLogger(logs.NAME), Handler()
+    before = logger.level
+    logger.addHandler(handler)  # type: ignore[arg-type]
+    logger.setLevel(logging.DEBUG)
+    try:
+        logs.note("test", "something was done")
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)  # type: ignore[arg-type]
+    assert handler.told == ["something was done"]
 
 
 def test_a_lock_that_the_caller_has_stays_its_own() -> None:
