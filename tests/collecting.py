@@ -27,13 +27,13 @@ from _pytest.runner import runtestprotocol
 Item = TypeVar("Item")
 _FOLDER: Final = Path(__file__).parent
 _SLOW: Final = (
-    "codegen/test_image_shipped.py", "compiling/test_onnx_compiling.py", "api/test_interrupted_calls.py",
-    "kernels/test_replacement.py", "fuzz/test_campaigns.py", "fuzz/test_endings.py",
-    "loaders/test_bad_builds.py", "test_compiling_page.py", "modules/test_cold_cache.py",
-    "base/test_start.py", "fuzz/test_turns.py", "base/test_platform.py", "codegen/test_image_place.py",
-    "vmfb/test_native.py", "hal/test_memory_order_writers.py", "loaders/vmvx/test_interrupt.py",
+    "kernels/test_changed_constants.py", "compiling/test_onnx_compiling.py", "codegen/test_image_shipped.py",
+    "kernels/test_replacement.py", "fuzz/test_campaigns.py", "loaders/test_bad_builds.py",
+    "base/test_start.py", "modules/test_cold_cache.py", "fuzz/test_endings.py", "test_compiling_page.py",
+    "vmfb/test_native.py", "fuzz/test_turns.py", "loaders/vmvx/test_interrupt.py",
+    "dispatch/test_loop_function.py", "hal/test_memory_order_writers.py", "codegen/test_image_place.py",
 )  # fmt: skip
-"""Files with less than 120 tests that take nine seconds of a processor and more; the longest first."""
+"""Files with less than 120 tests that take eight seconds of a processor and more; the longest first."""
 
 
 @contextmanager
