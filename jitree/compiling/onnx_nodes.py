@@ -1,6 +1,6 @@
 """Builds nodes in the place of others, with names that are new.
 
-Each form of an operator that is written by others (`onnx_files.py`) is such a chain: nodes, and the constants
+Each form of an operator that is written by others (`onnx_forms.py`) is such a chain: nodes, and the constants
 that they take. What is known of the values of a graph stands beside it: a form needs their shapes, and the
 elements of those that are constant.
 """

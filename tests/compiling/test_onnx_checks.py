@@ -180,7 +180,7 @@ FORMS = (
 @pytest.mark.parametrize("text", FORMS)
 def test_operators_that_lack_something_stay_as_they_are(text: str) -> None:
     """It is the importer that refuses them, with their place."""
-    from jitree.compiling.onnx_files import replace_forms
+    from jitree.compiling.onnx_forms import replace_forms
 
     model = parsed(text)
     nodes = [node.SerializeToString() for node in model.graph.node]

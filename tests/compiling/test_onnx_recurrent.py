@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jitree.compiling.onnx_files import replace_forms
+from jitree.compiling.onnx_forms import replace_forms
 from jitree.errors import UnimplementedError
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: it comes with the extra `compile`")
