@@ -6,14 +6,19 @@ import io
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jitree.codegen.image import cache, estimates
-from jitree.codegen.image.flat import START_SECONDS, Recipe
+from jitree.base.finalizers import SharedWeakValues
+from jitree.codegen import image
+from jitree.codegen.image import batch, cache, estimates
+from jitree.codegen.image.batch import ImageBatch
+from jitree.codegen.image.flat import START_SECONDS, FlatImage, Recipe
+from jitree.codegen.image.keys import key_of
 
 STATED = [
     Recipe("made", "made of data", "a:b", 2.0 + START_SECONDS, (bytes([number]),)) for number in range(4)
@@ -167,3 +172,48 @@ def test_a_file_has_nothing(
     with estimates.Bar("69 kernels", 5.0) as bar:
         bar.show(1.0)
     assert not rich and (stream is None or not stream.getvalue())
+
+
+def _batch(monkeypatch: pytest.MonkeyPatch) -> ImageBatch:
+    monkeypatch.setattr(image, "_providers", SharedWeakValues())
+    return ImageBatch("four images", list(map(image.provider, STATED)))
+
+
+def test_one_look_tells_that_nothing_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first call waits for it: neither keys are computed nor files looked for, one by one."""
+    with monkeypatch.context() as few:
+        few.setattr(image.Provider, "_load", lambda provider: pytest.fail("it is looked for"))
+        assert not _batch(few).find()
+        folder.joinpath("spans-0.image").write_bytes(b"of another name")
+        assert not _batch(few).find()
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_what_is_there_is_found(shows: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a folder that shows no names."""
+    cache.store(STATED[1], key_of(STATED[1]), FlatImage(bytes(64), b"", {"f": 0}))
+
+    def refuse(path: str) -> None:
+        raise PermissionError(f"{path} cannot be listed")
+
+    if not shows:
+        monkeypatch.setattr(os, "scandir", refuse)
+    images = _batch(monkeypatch)
+    assert not images.find()
+    assert [item.image is not None for item in images.providers] == [False, True, False, False]
+
+
+def test_estimates_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each decision of a call asks for them."""
+    images, made, own = _batch(monkeypatch), list[int](), estimates.estimated
+
+    def estimated(recipes: Sequence[Recipe], processors: int, pace: float | None = None) -> float:
+        made.append(processors)
+        return own(recipes, processors, pace)
+
+    monkeypatch.setattr(estimates, "estimated", estimated)
+    monkeypatch.setattr(batch, "processors", lambda: 2)
+    assert {images.estimate for _ in range(9)} == {images.estimate} and len(images.shares) == len(STATED)
+    assert made == [2]
+    monkeypatch.setattr(batch, "processors", lambda: 64)
+    assert images.estimate and made == [2, 64]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -95,6 +94,8 @@ class OpenedProcess:
 
     def signal(self, number: int) -> None:
         """ProcessLookupError if it has ended."""
+        import signal  # few programs ask: it takes as long as all else here
+
         signal.pidfd_send_signal(self.descriptor, number)
 
 

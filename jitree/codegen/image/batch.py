@@ -16,6 +16,7 @@ from jitree.codegen.image import (
     Provider,
     begin,
     builders_at_work,
+    packs,
     prepare_builder,
     processors,
     start_builder,
@@ -51,15 +52,29 @@ class ImageBatch:
         """A builder that waits."""
         self._started: float | None = None
         """When the last builder has started."""
+        self._begun: float | None = None
+        self._estimated = (0, 0.0), (0.0, list[float]())
+        """Processors and pace that estimates were made for, and those."""
         for item in providers:
             item.batch = ref(self)
 
     @property
     def estimate(self) -> float:
         """Seconds until all are built, if this machine does nothing else."""
-        from jitree.codegen.image.estimates import estimated
+        return self._estimates[0]
 
-        return estimated([item.recipe for item in self.providers], processors(), self._pace)
+    @property
+    def _estimates(self) -> tuple[float, list[float]]:
+        """That, and what each adds to it: made anew when the builder has another pace."""
+        now = processors(), self._pace
+        at, found = self._estimated
+        if now != at:
+            from jitree.codegen.image.estimates import estimated, shares
+
+            recipes = [item.recipe for item in self.providers]
+            found = estimated(recipes, *now), shares(recipes, *now)
+            self._estimated = now, found
+        return found
 
     @property
     def _pace(self) -> float:
@@ -80,9 +95,7 @@ class ImageBatch:
     @property
     def shares(self) -> list[float]:
         """Seconds that each adds to building all, if this machine does nothing else."""
-        from jitree.codegen.image.estimates import shares
-
-        return shares([item.recipe for item in self.providers], processors(), self._pace)
+        return self._estimates[1]
 
     @property
     def progress(self) -> object:
@@ -96,7 +109,10 @@ class ImageBatch:
     @property
     def begun(self) -> float | None:
         """When a builder was first wanted, by ``time.monotonic``."""
-        return min((item.begun for item in self.providers if item.begun is not None), default=None)
+        if self._begun is None:  # it stays, and decisions ask often
+            begun = (item.begun for item in self.providers if item.begun is not None)
+            self._begun = min(begun, default=None)
+        return self._begun
 
     def order(self, gaining: Collection[int], following: Iterable[int]) -> None:
         """In which order a builder that is started from now on makes them: numbers of those by which a call
@@ -127,7 +143,12 @@ class ImageBatch:
 
     def find(self) -> bool:
         """Whether all have been built; never starts a builder."""
-        return all([item.find() is not None for item in self.providers])
+        from jitree.codegen.image import cache
+
+        if list(packs) or cache.has_any(self.providers[0].recipe):
+            for item in self.providers:
+                item.find()
+        return all(item.image is not None for item in self.providers)
 
     def get(self) -> None:
         """Has what is not there built in the background."""

@@ -269,6 +269,20 @@ def load(recipe: Recipe, key: bytes) -> FlatImage | None:
     return None
 
 
+def has_any(recipe: Recipe) -> bool:
+    """Whether there may be an image of a recipe's name: one look in place of one for each of many."""
+    beginning = f"{recipe.name}-"
+    for folder in place().folders:
+        try:
+            with os.scandir(folder) as entries:
+                if any(entry.name.startswith(beginning) for entry in entries):
+                    return True
+        except OSError as error:
+            pass_interruption(error)
+            return True  # a folder may be open to whom it shows no names
+    return False
+
+
 def store(recipe: Recipe, key: bytes, image: FlatImage) -> Path:
     """Writes the file of a key. OSError if no folder can be written."""
     write(_file_name(recipe, key), encode(image, key, recipe.title))

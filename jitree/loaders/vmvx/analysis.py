@@ -19,13 +19,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from jitree.base.records import NamedTuple
-from jitree.dispatch.native.reading import ReadBlock, ReadInstruction, read_blocks
-from jitree.dispatch.native.source import ModuleSource, mnemonics
-from jitree.dispatch.native.ssa import REF
+from jitree.dispatch.native.source import VALUE_TYPES, ModuleSource, mnemonics
 from jitree.loaders.vmvx.kernels import CHANGE_LISTS, KEEPS
 from jitree.vmfb.words import BASE_OPCODE, OPCODE, TAG_VALUE32, TAG_VALUE64, signed
 
 if TYPE_CHECKING:
+    from jitree.dispatch.native.reading import ReadBlock, ReadInstruction
     from jitree.vmfb.program import DecodedFunction, DecodedModule
 
 
@@ -35,6 +34,9 @@ _MOST_TIMES: Final = 1e15
 """How often an instruction is thought to run, at most: for days. What many loops say is no float."""
 _X, _Y, _Z = 3, 4, 5
 """Arguments of a kernel that are the workgroup's number."""
+
+_HALF: Final = 1 << 63
+"""Registers hold whole numbers from ``-_HALF`` on, below this."""
 
 Known = dict[int, int]
 """What is known of registers, by the slot."""
@@ -49,8 +51,9 @@ def _rest(number: int, divisor: int) -> int | None:
 
 
 _CHOSEN: Final = {"min": min, "max": max}
+_ADD: Final = operator.add
 _COMPUTED: Final[dict[str, Callable[[int, int], int | None]]] = {
-    "add": operator.add,
+    "add": _ADD,
     "sub": operator.sub,
     "mul": operator.mul,
     "div": _divided,
@@ -64,25 +67,41 @@ _OPERATIONS: Final = {
     if name in OPCODE
 }
 """By opcode: of two registers."""
-_KEPT: Final = frozenset(map(OPCODE.__getitem__, ("ext.i32.i64.s", "ext.i32.i64.u", "trunc.i64.i32")))
-_SELECTED: Final = frozenset(map(OPCODE.__getitem__, ("select.i32", "select.i64")))
-"""Compilers correct quotients and remainders of negative numbers by these, which no workgroup has."""
-_MULTIPLY_ADD: Final = frozenset(map(OPCODE.__getitem__, ("fma.i32", "fma.i64")))
-_COMPARED: Final = frozenset(OPCODE[f"cmp.lt.{kind}.{sign}"] for kind in ("i32", "i64") for sign in "su")
-_NO_VALUE: Final = frozenset(
-    opcode
-    for name, opcode in OPCODE.items()
-    if name.endswith(".ref")
-    or name.startswith(("assign", "buffer.alloc", "buffer.c", "buffer.fill", "buffer.store", "call", "cast"))
-    or name.startswith(("const.ref", "discard", "fail", "list.alloc", "list.re", "list.set", "return"))
-)
-"""Instructions that write no value register."""
-_ZEROS: Final = frozenset(map(OPCODE.__getitem__, ("const.i32.zero", "const.i64.zero")))
+_NOTHING, _UNKNOWN, _NUMBER, _COPY, _COMPUTE, _COMPARE, _GO = range(7)
+"""What an instruction does to value registers: it writes none, something that is not known, a constant, what
+another one holds, what two hold together, how two compare; or it is a branch."""
+_WRITES_NONE: Final = (
+    "assign", "buffer.alloc", "buffer.c", "buffer.fill", "buffer.store", "call", "cast", "const.ref",
+    "discard", "fail", "list.alloc", "list.re", "list.set", "return",
+)  # fmt: skip
 _CONSTANT_32: Final = OPCODE["const.i32"]
 _CONSTANT_64: Final = OPCODE["const.i64"]
 _BRANCH: Final = OPCODE["br"]
-_BARE_BRANCH: Final = OPCODE["br.bare"]
 _CONDITIONAL: Final = OPCODE["cond_br"]
+_COPIED: Final = {
+    "ext.i32.i64.s": 1, "ext.i32.i64.u": 1, "trunc.i64.i32": 1, "select.i32": 3, "select.i64": 3,
+}  # fmt: skip
+"""Which operand. Compilers correct quotients and remainders of negative numbers by selections, which no
+workgroup has."""
+_PLACES: Final = {OPCODE[name]: place for name, place in _COPIED.items()}
+
+
+def _kind(opcode: int, name: str) -> int:
+    if opcode in _OPERATIONS or name in ("fma.i32", "fma.i64"):
+        return _COMPUTE
+    if name in _COPIED:
+        return _COPY
+    if name.startswith(("const.i32", "const.i64")):
+        return _NUMBER
+    if name.startswith(("cmp.lt.i32.", "cmp.lt.i64.")):
+        return _COMPARE
+    if name in ("br", "br.bare", "cond_br"):
+        return _GO
+    return _NOTHING if name.endswith(".ref") or name.startswith(_WRITES_NONE) else _UNKNOWN
+
+
+_KINDS: Final = tuple(map([_kind(opcode, name) for name, opcode in OPCODE.items()].__getitem__, BASE_OPCODE))
+"""By opcode word."""
 
 
 class KernelCosts:
@@ -138,8 +157,7 @@ class _Reading:
         self._loops: list[_Loop] = []
 
     def cost(self) -> float:
-        for at, following in pairwise([*self._starts, len(self._words)]):
-            self._read(at, following)
+        self._read()
         cost, around = float(len(self._starts)), [_Around(len(self._words), 1.0)]
         for loop in sorted(self._loops, key=lambda loop: (loop.first, -loop.last)):
             while around[-1].last < loop.first:
@@ -150,55 +168,63 @@ class _Reading:
             around.append(_Around(loop.last, times))
         return cost
 
-    def _read(self, at: int, following: int) -> None:
-        words = self._words
-        opcode = BASE_OPCODE[words[at]]
-        if opcode in (_BRANCH, _BARE_BRANCH):
-            self._branch(at, at + words[at + 1])
-            if opcode == _BRANCH:
-                self._move(at + 2)
-        elif opcode == _CONDITIONAL:
-            self._look(at)
-        elif opcode not in _NO_VALUE:
-            result = words[following - 1]
-            value = self._value(opcode, at, result)
-            if opcode in _COMPARED:
-                self._compared[result] = words[at + 1], words[at + 2]
-            if value is None:
-                self._known.pop(result, None)
-            else:
-                self._known[result] = signed(value, 64)
-
-    def _value(self, opcode: int, at: int, result: int) -> int | None:
-        """What an instruction computes, where that is known."""
+    def _read(self) -> None:
+        """Goes through the instructions in their order. A call waits for it: most take one step here."""
         words, known = self._words, self._known
-        if opcode in _ZEROS:
-            return 0
-        if opcode == _CONSTANT_32:
-            return words[at + 1]
+        for at, following in pairwise([*self._starts, len(words)]):
+            kind = _KINDS[words[at]]
+            if kind == _GO:
+                self._go(at)
+            elif kind != _NOTHING:
+                result = words[following - 1]
+                value = None if kind == _UNKNOWN else self._value(kind, at, result)
+                if value is None:
+                    known.pop(result, None)
+                else:
+                    known[result] = value
+
+    def _value(self, kind: int, at: int, result: int) -> int | None:
+        """What an instruction writes, where that is known."""
+        if kind == _COMPUTE:
+            value = self._computed(at, result)
+            return value if value is None or -_HALF <= value < _HALF else signed(value, 64)
+        if kind == _NUMBER:
+            return self._number(at)
+        if kind == _COPY:
+            return self._known.get(self._words[at + _PLACES[BASE_OPCODE[self._words[at]]]])
+        self._compared[result] = self._words[at + 1], self._words[at + 2]
+        return None
+
+    def _number(self, at: int) -> int:
+        words, opcode = self._words, BASE_OPCODE[self._words[at]]
         if opcode == _CONSTANT_64:
             return words[at + 1] & 0xFFFFFFFF | words[at + 2] << 32
-        if opcode in _KEPT:
-            return known.get(words[at + 1])
-        if opcode in _SELECTED:
-            return known.get(words[at + 3])
-        operation = _OPERATIONS.get(opcode)
-        if operation is None and opcode not in _MULTIPLY_ADD:
-            return None
-        one, other = known.get(words[at + 1]), known.get(words[at + 2])
-        if operation in (min, max) and (one is None or other is None):
-            return other if one is None else one
-        if operation is operator.add and result in words[at + 1 : at + 3]:
-            step = other if result == words[at + 1] else one
+        return words[at + 1] if opcode == _CONSTANT_32 else 0
+
+    def _computed(self, at: int, result: int) -> int | None:
+        words, known = self._words, self._known
+        operation, first, second = _OPERATIONS.get(BASE_OPCODE[words[at]]), words[at + 1], words[at + 2]
+        one, other = known.get(first), known.get(second)
+        if operation is _ADD and result in (first, second):
+            step = other if result == first else one
             if step:
                 self._steps[result] = at, step
             return one  # the counter of a loop, as it begins
         if one is None or other is None:
-            return None
+            return (other if one is None else one) if operation is min or operation is max else None
         if operation is not None:
             return operation(one, other)
         more = known.get(words[at + 3])
         return None if more is None else one * other + more
+
+    def _go(self, at: int) -> None:
+        opcode = BASE_OPCODE[self._words[at]]
+        if opcode == _CONDITIONAL:
+            self._look(at)
+            return
+        self._branch(at, at + self._words[at + 1])
+        if opcode == _BRANCH:
+            self._move(at + 2)
 
     def _move(self, at: int) -> None:
         """Moves of a branch; those of a branch back leave counters as they were at the beginning."""
@@ -244,6 +270,7 @@ class _Reading:
         return bisect_left(self._starts, last + 1) - bisect_left(self._starts, first)
 
 
+_REF: Final = VALUE_TYPES["r"]
 ALL: Final = -1
 _NONE: Final = 0
 _MOST: Final = 64
@@ -261,13 +288,15 @@ _LOCAL, _CONSTANTS, _BINDINGS = range(3)
 
 def stored_bindings(source: ModuleSource, ordinal: int) -> int:
     """Gives a bit for each binding that a kernel may store to. The kernel is a function of the module."""
+    from jitree.dispatch.native.reading import read_blocks  # what kernels cost is told without it
+
     return stored_in(source, ordinal, read_blocks(source, source.functions[ordinal], ()))
 
 
 def stored_in(source: ModuleSource, ordinal: int, blocks: Mapping[int, ReadBlock]) -> int:
     """As :func:`stored_bindings`, of a kernel that has been read."""
     function = source.functions[ordinal]
-    references = [register for kind, register in function.arguments if kind == REF]
+    references = [register for kind, register in function.arguments if kind == _REF]
     list_register = references[_BINDINGS]
     held = dict.fromkeys((references[_LOCAL], references[_CONSTANTS], list_register), _NONE)
     keeps = not KEEPS.isdisjoint(mnemonics(source))
@@ -276,7 +305,7 @@ def stored_in(source: ModuleSource, ordinal: int, blocks: Mapping[int, ReadBlock
         numbers: dict[int, int] = {}  # by slot
         for instruction in block.instructions:
             if instruction.mnemonic.startswith(_STORES):
-                given = {variable.slot for variable in instruction.inputs if variable.type == REF}
+                given = {variable.slot for variable in instruction.inputs if variable.type == _REF}
                 if list_register in given and holds != _OTHER:
                     return ALL
                 changed |= given
@@ -311,7 +340,7 @@ def _with_lists(
 
 def _written(instruction: ReadInstruction) -> set[int]:
     """Registers of references that an instruction writes."""
-    written = {output.slot for output in instruction.outputs if output.type == REF}
+    written = {output.slot for output in instruction.outputs if output.type == _REF}
     return written | _moved_to(instruction) if instruction.moves else written
 
 
@@ -325,7 +354,7 @@ def _hold(
 ) -> None:
     """Adds an instruction's results to its registers and its block's numbers."""
     for output in instruction.outputs:
-        if output.type == REF:
+        if output.type == _REF:
             held[output.slot] = held.get(output.slot, _NONE) | _taken(instruction, bindings, numbers)
         else:
             numbers.pop(output.slot, None)

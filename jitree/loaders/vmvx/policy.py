@@ -221,21 +221,24 @@ def estimate(
     """``costs``: seconds of a workgroup of each kernel; ``ahead``: workgroups of the dispatch that runs that
     are left; ``spent``: seconds that the call has interpreted kernels, in other lists, too."""
     start = next((place for place, item in enumerate(dispatches) if item.begins), len(dispatches))
+    begun = dispatches[start : start + 1]
     workgroups, of_kernels, done = 0.0, dict[int, float](), dict[int, float]()
-    for place, item in enumerate(dispatches):
-        count = 0.0 if place < start else ahead if item.begins else float(item.workgroups)
+    for item in begun:
+        done[item.kernel] = costs[item.kernel] * (item.workgroups - ahead)
+        of_kernels[item.kernel] = costs[item.kernel] * ahead
+        workgroups = ahead
+    for kernel, count, _ in dispatches[:start] if spent else ():
+        done[kernel] = done.get(kernel, 0.0) + costs[kernel] * count
+    for kernel, count, _ in dispatches[start + 1 :]:
         workgroups += count
-        cost = costs[item.kernel]
-        done[item.kernel] = done.get(item.kernel, 0.0) + cost * (item.workgroups - count)
-        if place >= start:
-            of_kernels[item.kernel] = of_kernels.get(item.kernel, 0.0) + cost * count
+        of_kernels[kernel] = of_kernels.get(kernel, 0.0) + costs[kernel] * count
     for number, seconds in spent.items() if of_kernels else ():
         earlier = seconds - done.get(number, 0.0)
         if earlier > _AGAIN * seconds:
             of_kernels[number] = of_kernels.get(number, 0.0) + earlier
-    kernel = of_kernels[dispatches[start].kernel] if of_kernels else 0.0
+    running = sum(of_kernels[item.kernel] for item in begun)
     threads = max(1, min(threads, round(workgroups)))
-    return LeftToDo(kernel, sum(of_kernels.values()), threads, of_kernels)
+    return LeftToDo(running, sum(of_kernels.values()), threads, of_kernels)
 
 
 def saved(rest: LeftToDo, builds: Sequence[float]) -> dict[int, float]:
@@ -249,30 +252,30 @@ def _dispatches(
     commands: memoryview, operand: int, ordinal: int, entries: array[int], compiled: Container[int]
 ) -> list[ListedDispatch]:
     rows = ctypes.string_at(commands[_LIST.rows], commands[_LIST.row_count] * size_of(Command))
-    first, size, found = entries.buffer_info()[0], size_of(KernelEntry), []
-    kernels, has_begun = len(entries) // _ENTRY_WORDS, False
-    for address, workgroups, place in _rows_of(rows):
-        kernel, rest = divmod(address - first, size)
-        if rest or not 0 <= kernel < kernels or kernel in compiled:
-            continue
-        begins = not has_begun and kernel == ordinal and place == operand
-        has_begun = has_begun or begins
-        found.append(ListedDispatch(kernel, workgroups, begins))
-    return found
+    listed = _listed(rows, entries.buffer_info()[0], len(entries) // _ENTRY_WORDS)
+    begun = next((item for item, place in listed if place == operand and item.kernel == ordinal), None)
+    return [
+        item._replace(begins=True) if item is begun else item
+        for item, _ in listed
+        if item.kernel not in compiled
+    ]
 
 
 @lru_cache(_LISTS)
-def _rows_of(rows: bytes) -> list[tuple[int, int, int]]:
-    """Lists entry, workgroups and operand of each dispatch in the rows of a list.
+def _listed(rows: bytes, first: int, kernels: int) -> list[tuple[ListedDispatch, int]]:
+    """Lists the dispatches in the rows of a list, and the operand of each.
 
-    How many workgroups an indirect one has is not known yet.
+    ``first`` is the address of the executable's first entry of so many; how many workgroups an indirect
+    dispatch has is not known yet.
     """
-    words, found = memoryview(rows).cast("i"), []
+    words, size, found = memoryview(rows).cast("i"), size_of(KernelEntry), []
     for row in range(0, len(words), _INTS):
         if words[row + _KIND] == KIND_DISPATCH:
             address = words[row + _ENTRY] & 0xFFFFFFFF | words[row + _ENTRY + 1] << 32
-            x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
-            found.append((address, x * y * z, words[row + _OPERAND]))
+            kernel, rest = divmod(address - first, size)
+            if not rest and 0 <= kernel < kernels:
+                x, y, z = (words[row + _COUNT + axis] & 0xFFFFFFFF for axis in range(3))
+                found.append((ListedDispatch(kernel, x * y * z, False), words[row + _OPERAND]))
     return found
 
 

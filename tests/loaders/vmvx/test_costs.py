@@ -136,10 +136,9 @@ def test_loops_one_after_the_other_are_looked_at_once(monkeypatch: pytest.Monkey
 
     read = _Reading._read
 
-    def counted(reading: _Reading, at: int, following: int) -> None:
-        if type(reading._bounds) is dict:
-            reading._bounds = Conditions()  # type: ignore[assignment]
-        read(reading, at, following)
+    def counted(reading: _Reading) -> None:
+        reading._bounds = Conditions()  # type: ignore[assignment]
+        read(reading)
 
     monkeypatch.setattr(_Reading, "_read", counted)
     loop = """
