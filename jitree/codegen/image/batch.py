@@ -21,16 +21,13 @@ from jitree.codegen.image import (
     start_builder,
     warn,
 )
-from jitree.codegen.image.flat import START_SECONDS, hashed
+from jitree.codegen.image.flat import ASIDE, NEXT, START_SECONDS, hashed
 
 if TYPE_CHECKING:
     from jitree.codegen.image.builder import BuilderThread
     from jitree.codegen.image.estimates import Bar
+    from jitree.codegen.image.flat import Recipe
     from jitree.codegen.image.worklist import WorkList
-
-_PATIENCE_FACTOR: Final = 16
-_PATIENCE_SECONDS_MORE: Final = 5.0
-"""A builder that takes so many times as long as was estimated, and some seconds, may never end."""
 
 
 class ImageBatch:
@@ -51,15 +48,23 @@ class ImageBatch:
         """A builder that waits."""
         self._started: float | None = None
         """When the last builder has started."""
+        self._done = 0.0
+        """The most seconds stated of what a builder of this process has done."""
         for item in providers:
             item.batch = ref(self)
 
     @property
     def estimate(self) -> float:
-        """Seconds until all are built, if this machine does nothing else."""
+        """Seconds in which what was not there is built, where nothing else runs."""
         from jitree.codegen.image.estimates import estimated
 
-        return estimated([item.recipe for item in self.providers], processors(), self._pace)
+        missing = self._missing
+        return estimated(missing, processors(), self._pace) if missing else 0.0
+
+    @property
+    def _missing(self) -> list[Recipe]:
+        """Those that were not there before a builder was wanted."""
+        return [item.recipe for item in self.providers if item.begun is not None or not item.settled]
 
     @property
     def _pace(self) -> float:
@@ -75,19 +80,22 @@ class ImageBatch:
     @property
     def stated(self) -> float:
         """Estimates processor seconds of a batch, as its recipes state."""
-        return sum(item.recipe.seconds - START_SECONDS for item in self.providers)
+        return sum(recipe.seconds - START_SECONDS for recipe in self._missing)
 
     @property
     def shares(self) -> list[float]:
         """Seconds that each adds to building all, if this machine does nothing else."""
         from jitree.codegen.image.estimates import shares
 
-        return shares([item.recipe for item in self.providers], processors(), self._pace)
+        recipes = [item.recipe for item in self.providers]
+        return shares(recipes, min(processors(), len(self._missing)), self._pace)
 
     @property
-    def progress(self) -> object:
-        """Something else whenever its builder gets on, as far as this process knows."""
-        return [work.progress for work in self._work()], sum(item.settled for item in self.providers)
+    def progress(self) -> tuple[int, float]:
+        """Grows whenever its builder gets on, as far as this process knows: of another process's builder it
+        knows images alone, whoever takes the place of its own in turn."""
+        self._done = max(self._done, *(work.stated for work in self._work()), 0.0)
+        return sum(item.settled for item in self.providers), self._done
 
     @property
     def settled(self) -> bool:
@@ -108,7 +116,7 @@ class ImageBatch:
     def bring(self, numbers: Iterable[int]) -> None:
         """Moves to the next those by which a call ends sooner after all."""
         for number in numbers:
-            self.providers[number].bring()
+            self.providers[number].put(NEXT)
 
     def hold(self) -> None:
         """Has builders leave all processors to the program for a moment."""
@@ -188,7 +196,7 @@ class ImageBatch:
                 begin(prepared, [item for item in wanted if item.builder is prepared], niceness)
             self._prepared = None
             for item in self._aside:
-                item.put_aside()
+                item.put(ASIDE)
 
     def _wanted(self) -> list[Provider]:
         return [item for item in self._order if item.is_wanting]
@@ -198,16 +206,13 @@ class ImageBatch:
         """The builder's."""
         return hashed(sorted(item.key for item in self.providers))
 
-    def is_late(self) -> bool:
-        """Whether a builder takes so long that it may be one that hangs; says so once."""
-        begun = self.begun
-        if begun is None or self.settled:
-            return False
-        passed = time.monotonic() - begun
-        late = passed > _PATIENCE_FACTOR * self.estimate + _PATIENCE_SECONDS_MORE
-        if late:
-            self.warn(f"it has not been built within {passed:.0f} s", "late")
-        return late
+    def tell_silence(self, seconds: float) -> None:
+        """Warns of a builder that has not got on for so long.
+
+        Nothing is wrong where another one's images are there by now."""
+        before = self.progress
+        if not (self._is_told or self.find()) and self.progress == before:
+            self.warn(f"it has not been built within {seconds:.0f} s", "late")
 
     def warn(self, reason: str, told: str = "") -> None:
         """Says, once for all, that an image is not there."""
