@@ -425,7 +425,7 @@ def test_a_call_that_waits_because_that_is_sooner_ends(device: str, monkeypatch:
     monkeypatch.setattr(Provider, "_look", never_for_kernels)
     for waited_for in (Provider, ImageBatch):
         monkeypatch.setattr(waited_for, "estimate", 0.0)
-    monkeypatch.setattr("jitree.codegen.image.batch._PATIENCE_SECONDS_MORE", 1e6)
+    monkeypatch.setattr("jitree.loaders.vmvx.policy._SILENT", 1e6)
     monkeypatch.setattr("jitree.loaders.vmvx.policy._PATIENCE", 1e6)
     monkeypatch.setattr("jitree.loaders.vmvx.native.INTERPRETED_FIRST", 0)
     with Session(device, tier="auto") as session:

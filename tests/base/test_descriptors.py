@@ -24,7 +24,6 @@ OPENED: Final[dict[str, Callable[[str], object]]] = {
     "a file of a program": lambda path: DescriptorFile.open(path, MemoryAccess.READ),
     "a pack": lambda path: contents.Pack(path),
     "a list of work": lambda path: worklist.WorkList.create(2).close(),
-    "numbers": lambda path: worklist._Numbers([1]).__exit__(),
     "a library in memory": lambda path: files.code_file(b"x"),
     "names for perf": lambda path: code_listing.MapFile(),
 }

@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from jitree.base.platform.starting import spawn
+from jitree.base.platform.starting import place, priority_of, spawn
 
 _PROGRAM = (
     "print(*(line.split()[1] for line in open('/proc/self/status') if line[:6] in ('SigBlk', 'SigIgn')))"
@@ -51,3 +52,28 @@ def test_files_of_a_program_that_has_closed_its_own(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _CLOSED, place], env=environment, check=True, timeout=60)
     a, b, c = (f"/memfd:{name} (deleted)" for name in "abc")
     assert place.read_text(encoding="ascii") == repr(["/dev/null", c, c, a, b])
+
+
+def test_a_process_is_placed_with_its_group() -> None:
+    """Behind what another one has, and not the same for all: this one may have been placed itself.
+
+    The system takes some words for groups only; to say so again helps.
+    """
+    own, group = priority_of(os.getpid())
+    process = spawn(["/bin/sleep", "600"], os.environ, {2: 2})
+    try:
+        end, wanted = time.monotonic() + 60, (min(own + 1, 19), min(group + 2, 19))
+        has_groups = Path(f"/proc/{process}/autogroup").exists()
+        while time.monotonic() < end:
+            place(process, (own + 1, group + 2))
+            if priority_of(process) == (wanted if has_groups else (wanted[0], 0)):
+                break
+            time.sleep(0.02)
+        else:
+            raise AssertionError(priority_of(process))
+        place(process, (100, 100))
+        assert priority_of(process)[0] == 19, "the lowest that there is"
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+    assert priority_of(process) == (0, 0), "the system does not say"

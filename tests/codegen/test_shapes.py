@@ -13,7 +13,7 @@ import pytest
 from jitree.base.platform import MACHINE
 from jitree.codegen.image import build, cache, compile, shapes
 from jitree.codegen.image.compile import Target
-from jitree.codegen.image.flat import KEY_SIZE, Recipe, map_image
+from jitree.codegen.image.flat import ASIDE, KEY_SIZE, Recipe, map_image
 from jitree.codegen.image.generated import STRAIGHT, Generated, Unit
 from jitree.codegen.image.worklist import WorkList
 from jitree.dispatch.native.prelude import BASE
@@ -145,7 +145,7 @@ def test_what_is_alike_is_taken_together() -> None:
     ]
     work = WorkList.create(6)
     work.order(range(6))
-    work.put_aside(3)
+    work.put(3, ASIDE)
     assert work.also([1], 3, 6) == [], "each has a process"
     work.hold()
     assert work.also([0, 1, 2, 3, 4], 3, 2) == [0, 1, 2]

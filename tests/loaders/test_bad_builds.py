@@ -44,8 +44,9 @@ import numpy as np
 import jitree
 from jitree.codegen import image
 from jitree.codegen.image import batch, builder
+from jitree.loaders.vmvx import policy
 
-batch._PATIENCE_SECONDS_MORE = float("inf")  # however busy the machine is
+policy._SILENT = float("inf")  # however busy the machine is
 
 def started(process):  # what happens to a builder that has just been started
     {happening}
@@ -92,7 +93,7 @@ for process in processes:
 for item in caught:
     print(item.message)
 """
-IMPATIENT = "batch._PATIENCE_FACTOR, batch._PATIENCE_SECONDS_MORE = 0, 0.3"
+IMPATIENT = "policy._SILENT = 0.3"
 _UNTIL_WARNED = "while not caught: call()"
 _UNTIL_READY = "while not any(built()): call()"
 

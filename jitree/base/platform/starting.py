@@ -18,6 +18,8 @@ from jitree.errors import ignored
 
 CAN_OPEN_PROCESSES: Final = hasattr(os, "pidfd_open")
 """Whether there is :class:`OpenedProcess`."""
+_LOWEST: Final = 19
+"""The niceness below which there is none."""
 _LARGEST: Final = 1024
 """Bytes, more than any C library's objects for file actions, attributes and sets of signals have."""
 _FLAGS: Final = 0x04 | 0x08 | (0x400 if SYSTEM == "darwin" else 0x80)
@@ -63,20 +65,34 @@ def spawn(arguments: Sequence[str], environment: Mapping[str, str], descriptors:
     return process.value
 
 
-def go_after(process: int, niceness: int) -> None:
-    """Lowers the priority of a process below that of this one. Linux may share processors between sessions
-    first (sched(7), autogroup): the niceness of a process that leads one says nothing to others, that of its
-    group does."""
-    place_after(process, os.getpriority(os.PRIO_PROCESS, 0), niceness)
+Priority = tuple[int, int]
+"""The niceness of a process, and of its group: Linux may share processors between sessions first (sched(7),
+autogroup). That of a process which leads one says nothing to others then, its group's does."""
 
 
-def place_after(process: int, first: int, niceness: int) -> None:
-    """Sets the priority of a process so much below one, as the system lets: that lowers any process, and
-    raises an administrator's, or any group."""
+def priority_of(process: int) -> Priority:
+    """Asks the system; 0 where it does not say."""
+    own = group = 0
     with ignored(OSError):
-        os.setpriority(os.PRIO_PROCESS, process, first + niceness)
-    with ignored(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as group:
-        group.write(str(niceness))
+        own = os.getpriority(os.PRIO_PROCESS, process)
+    with ignored(OSError), open(f"/proc/{process}/autogroup", encoding="ascii") as file:
+        group = int((file.read().split() or ["0"])[-1])  # nothing: it is in none
+    return own, group
+
+
+def place(process: int, wanted: Priority) -> None:
+    """Sets the priority of a process and of its group, as the system lets: that lowers any process, and
+    raises an administrator's, or any group.
+
+    It takes one word for a group in a tenth of a second, of all users together: who wants one says so again
+    now and then.
+    """
+    own, group = (min(niceness, _LOWEST) for niceness in wanted)
+    with ignored(OSError):
+        os.setpriority(os.PRIO_PROCESS, process, own)
+    if priority_of(process)[1] != group:
+        with ignored(OSError), open(f"/proc/{process}/autogroup", "w", encoding="ascii") as file:
+            file.write(str(group))
 
 
 class OpenedProcess:

@@ -170,25 +170,10 @@ class Provider:
         self._next_look = 0.0
         self._look(_full_priority)
 
-    def want(self) -> None:
-        """Has a builder that makes several images make this one next."""
+    def put(self, kind: int) -> None:
+        """Says to a builder of several images when to make this one."""
         if self._builder is not None:
-            self._builder.work.want(self._builder.number(self.key))
-
-    def bring(self) -> None:
-        """Raises a builder's priority for one that was put aside or off."""
-        if self._builder is not None:
-            self._builder.work.bring(self._builder.number(self.key))
-
-    def put_aside(self) -> None:
-        """Lowers a builder's priority for one of its several images."""
-        if self._builder is not None:
-            self._builder.work.put_aside(self._builder.number(self.key))
-
-    def put_off(self) -> None:
-        """Has a builder that makes several images make this one last."""
-        if self._builder is not None:
-            self._builder.work.put_off(self._builder.number(self.key))
+            self._builder.work.put(self._builder.number(self.key), kind)
 
     def wait(self, look: Callable[[], object] = require_going_on) -> Image:
         """The image, waiting (and saying so on stderr) if it has to be built. UNAVAILABLE if that fails.

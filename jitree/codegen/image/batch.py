@@ -22,16 +22,13 @@ from jitree.codegen.image import (
     start_builder,
     warn,
 )
-from jitree.codegen.image.flat import START_SECONDS, hashed
+from jitree.codegen.image.flat import ASIDE, NEXT, START_SECONDS, hashed
 
 if TYPE_CHECKING:
     from jitree.codegen.image.builder import BuilderThread
     from jitree.codegen.image.estimates import Bar
+    from jitree.codegen.image.flat import Recipe
     from jitree.codegen.image.worklist import WorkList
-
-_PATIENCE_FACTOR: Final = 16
-_PATIENCE_SECONDS_MORE: Final = 5.0
-"""A builder that takes so many times as long as was estimated, and some seconds, may never end."""
 
 
 class ImageBatch:
@@ -53,28 +50,40 @@ class ImageBatch:
         self._started: float | None = None
         """When the last builder has started."""
         self._begun: float | None = None
-        self._estimated = (0, 0.0), (0.0, list[float]())
-        """Processors and pace that estimates were made for, and those."""
+        self._estimated = (0, 0, 0.0), (0.0, list[float]())
+        """What estimates were made for, and those."""
+        self._done = 0.0
+        """The most seconds stated of what a builder of this process has done."""
         for item in providers:
             item.batch = ref(self)
 
     @property
     def estimate(self) -> float:
-        """Seconds until all are built, if this machine does nothing else."""
+        """Seconds in which what was not there is built, where nothing else runs."""
         return self._estimates[0]
 
     @property
     def _estimates(self) -> tuple[float, list[float]]:
-        """That, and what each adds to it: made anew when the builder has another pace."""
-        now = processors(), self._pace
+        """That, and what each adds to it: made anew when other numbers are missing, or the pace changes."""
+        missing = self._missing
+        now = len(missing), processors(), self._pace
         at, found = self._estimated
         if now != at:
             from jitree.codegen.image.estimates import estimated, shares
 
+            count, workers, pace = now
             recipes = [item.recipe for item in self.providers]
-            found = estimated(recipes, *now), shares(recipes, *now)
+            found = (
+                estimated(missing, workers, pace) if count else 0.0,
+                shares(recipes, min(workers, count), pace),
+            )
             self._estimated = now, found
         return found
+
+    @property
+    def _missing(self) -> list[Recipe]:
+        """Those that were not there before a builder was wanted."""
+        return [item.recipe for item in self.providers if item.begun is not None or not item.settled]
 
     @property
     def _pace(self) -> float:
@@ -90,7 +99,7 @@ class ImageBatch:
     @property
     def stated(self) -> float:
         """Estimates processor seconds of a batch, as its recipes state."""
-        return sum(item.recipe.seconds - START_SECONDS for item in self.providers)
+        return sum(recipe.seconds - START_SECONDS for recipe in self._missing)
 
     @property
     def shares(self) -> list[float]:
@@ -98,9 +107,11 @@ class ImageBatch:
         return self._estimates[1]
 
     @property
-    def progress(self) -> object:
-        """Something else whenever its builder gets on, as far as this process knows."""
-        return [work.progress for work in self._work()], sum(item.settled for item in self.providers)
+    def progress(self) -> tuple[int, float]:
+        """Grows whenever its builder gets on, as far as this process knows: of another process's builder it
+        knows images alone, whoever takes the place of its own in turn."""
+        self._done = max(self._done, *(work.stated for work in self._work()), 0.0)
+        return sum(item.settled for item in self.providers), self._done
 
     @property
     def settled(self) -> bool:
@@ -124,7 +135,7 @@ class ImageBatch:
     def bring(self, numbers: Iterable[int]) -> None:
         """Moves to the next those by which a call ends sooner after all."""
         for number in numbers:
-            self.providers[number].bring()
+            self.providers[number].put(NEXT)
 
     def hold(self) -> None:
         """Has builders leave all processors to the program for a moment."""
@@ -209,7 +220,7 @@ class ImageBatch:
                 begin(prepared, [item for item in wanted if item.builder is prepared], niceness)
             self._prepared = None
             for item in self._aside:
-                item.put_aside()
+                item.put(ASIDE)
 
     def _wanted(self) -> list[Provider]:
         return [item for item in self._order if item.is_wanting]
@@ -219,16 +230,13 @@ class ImageBatch:
         """The builder's."""
         return hashed(sorted(item.key for item in self.providers))
 
-    def is_late(self) -> bool:
-        """Whether a builder takes so long that it may be one that hangs; says so once."""
-        begun = self.begun
-        if begun is None or self.settled:
-            return False
-        passed = time.monotonic() - begun
-        late = passed > _PATIENCE_FACTOR * self.estimate + _PATIENCE_SECONDS_MORE
-        if late:
-            self.warn(f"it has not been built within {passed:.0f} s", "late")
-        return late
+    def tell_silence(self, seconds: float) -> None:
+        """Warns of a builder that has not got on for so long.
+
+        Nothing is wrong where another one's images are there by now."""
+        before = self.progress
+        if not (self._is_told or self.find()) and self.progress == before:
+            self.warn(f"it has not been built within {seconds:.0f} s", "late")
 
     def warn(self, reason: str, told: str = "") -> None:
         """Says, once for all, that an image is not there."""

@@ -131,7 +131,7 @@ def _main() -> None:
     from jitree.codegen.image.worklist import spread
 
     count, descriptor = map(int, sys.argv[1:3])
-    images = WorkList(OwnedDescriptor(int, descriptor), count)
+    images = WorkList(OwnedDescriptor(int, descriptor), count, int(sys.argv[4]))
     with open(descriptor, "rb", closefd=False) as file:
         file.seek(images.size)
         keys = [file.read(KEY_SIZE) for _ in range(count)]
@@ -147,7 +147,7 @@ def _main() -> None:
     target_machine(target)
     worker = _ImageWorker(recipes, keys, target)
     images.note(time.process_time(), START_SECONDS)
-    is_wanted = images.wait(int(sys.argv[4]))
+    is_wanted = images.wait()
     try:
         fcntl.flock(descriptor + 1, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:  # the files are another builder's
@@ -202,39 +202,46 @@ class _ImageWorker:
         for number in work:
             like, processes = self._alike[number], available_processors()
             others = [] if self._shapes[like[0]] else work.also(like, _TOGETHER, processes)
+            # Others may have been made by another builder, for another module: they say nothing of this one.
+            missing = [one for one in (number, *others) if self._load(one) is None]
             begun = time.process_time()
-            is_refused = not self._build([number, *others])
-            stated = sum(self._recipes[one].seconds - START_SECONDS for one in (number, *others))
-            work.note(time.process_time() - begun, stated)
-            if is_refused:
+            self._build(missing)
+            if missing:
+                stated = sum(self._recipes[one].seconds - START_SECONDS for one in missing)
+                work.note(time.process_time() - begun, stated)
+            if self._is_refused:
                 break
         return self._outcomes
 
-    def _build(self, numbers: Sequence[int]) -> bool:
-        """Builds some that are alike; False if the system refuses something."""
+    def _load(self, number: int) -> FlatImage | None:
+        return cache.load(self._recipes[number], self._keys[number])
+
+    @property
+    def _is_refused(self) -> bool:
+        """Whether the system refuses something."""
+        return any(outcome.code for outcome in self._outcomes)
+
+    def _build(self, numbers: Sequence[int]) -> None:
+        """Builds some that are alike."""
         made = dict[int, Generated]()
-        shapes = self._shapes[self._alike[numbers[0]][0]]
         for number in numbers:
-            if cache.load(self._recipes[number], self._keys[number]) is not None:
-                continue  # another builder, for another module, has made it
-            with self._outcome(number, is_end=False):
+            with self._noted_failure(number):
                 made[number] = generate(self._recipes[number])
+        shapes = self._shapes[self._alike[numbers[0]][0]] if numbers else []
         shapes += shapes_of(list(made.values()))
         for number, generated in made.items():
-            with self._outcome(number):
+            with self._noted_failure(number):
                 built = build_like(generated, self._target, shapes)
                 cache.store_here(self._recipes[number], self._keys[number], built)
-            if self._outcomes[-1].code:
-                return False
-        return not any(outcome.code for outcome in self._outcomes)
+                self._outcomes.append(_Outcome(number))
+            if self._is_refused:
+                break
 
     @contextmanager
-    def _outcome(self, number: int, is_end: bool = True) -> Iterator[None]:
-        """Keeps what comes of an image: that it has failed, or is there at the end."""
+    def _noted_failure(self, number: int) -> Iterator[None]:
+        """A block in which an image may fail: others are built all the same."""
         try:
             yield
-            if is_end:
-                self._outcomes.append(_Outcome(number))
         except Exception as error:
             with suppress(OSError):  # what it prints goes to the same disk
                 traceback.print_exc()

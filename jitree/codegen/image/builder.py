@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from jitree.base import private_files
 from jitree.base.finalizers import Unique, guard
-from jitree.base.platform.starting import go_after, spawn
+from jitree.base.platform.starting import place, priority_of, spawn
 from jitree.base.platform.threads import place_process
 from jitree.codegen.image import cache
 from jitree.codegen.image.flat import OUTPUT, Recipe, parts_of, to_json
@@ -81,11 +81,6 @@ class Builder:
                 with ignored(ProcessLookupError):  # the program has taken its status
                     change(self._process)
 
-    def go_after(self, niceness: int) -> None:
-        """Changes its priority, as far as the system lets: what is low need not rise again."""
-        with ignored(OSError):
-            self._change(lambda process: go_after(process, niceness))
-
     def limit(self, limit: Callable[[int], None]) -> None:
         """Has its process limited by a function of the number of that."""
         self._is_limited = True
@@ -134,7 +129,7 @@ def give_way() -> None:
 
 
 def start_builder(
-    recipes: Sequence[Recipe], keys: Sequence[bytes], key: bytes, niceness: int, work: WorkList, target: Path
+    recipes: Sequence[Recipe], keys: Sequence[bytes], key: bytes, work: WorkList, target: Path
 ) -> Builder | None:
     """Starts a builder, which outlives this process once it has something to build; None when another process
     is building or has built. ``key`` and ``target`` are the builder's own, a path in the cache is the latter;
@@ -171,8 +166,8 @@ def start_builder(
             os.close(lock)  # the builder's copy keeps the lock
     with ignored(OSError):  # it has those of the thread that started it, which may be a single one
         place_process(process)
-    if niceness:  # from its first moment: what this process does now goes first
-        go_after(process, niceness)
+    own, group = priority_of(os.getpid())  # from its first moment: what this process does now goes first
+    place(process, (own + work.niceness, group + work.niceness))
     return Builder(process, log_path)
 
 
@@ -202,12 +197,12 @@ class BuilderThread(Thread):
         it begins; ``builds`` limits the process."""
         super().__init__(name=f"jitree-builder-{recipes[0].name}")
         self.work = WorkList.create(len(recipes))
+        self.work.niceness = niceness
         self._numbers = {key: number for number, key in enumerate(keys)}
         target = cache.path_of(recipes[0], key)  # now: the folder may be another one when the thread runs
         self._folder = target.parent
-        self._arguments = recipes, keys, key, niceness, self.work, target
+        self._arguments = recipes, keys, key, self.work, target
         self._builds = builds
-        self._niceness = niceness
         self.is_waiting = True
         """Whether it has not been said yet what to build."""
         self.is_ended = False
@@ -230,8 +225,6 @@ class BuilderThread(Thread):
             self._builder = start_builder(*self._arguments)
             if self._builder is not None and self._builds is not None and self._builds.is_limit:
                 self._builder.limit(self._builds.limit)
-            if self._niceness != self._arguments[3]:  # it has begun meanwhile
-                self._go_after()
             if self.is_ended:
                 self.end()
         except BaseException as error:
@@ -245,15 +238,9 @@ class BuilderThread(Thread):
 
     def begin(self, keys: Iterable[bytes], niceness: int) -> None:
         """Has these images built, in this order."""
+        self.work.niceness = niceness
         self.work.order(map(self.number, keys))
         self.is_waiting = False
-        if niceness != self._niceness:
-            self._niceness = niceness
-            self._go_after()
-
-    def _go_after(self) -> None:
-        if self._builder is not None:
-            self._builder.go_after(self._niceness)
 
     def number(self, key: bytes) -> int:
         """Which of the images in the list it is."""

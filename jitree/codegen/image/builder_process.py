@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from ctypes import CDLL
 from importlib.machinery import ModuleSpec, PathFinder
-from struct import unpack
+from mmap import mmap
 from threading import Thread
 from typing import Final
 
@@ -24,7 +24,8 @@ from typing import Final
 class Given:
     """Finds the packages, each in its folders alone: waits before each import while held."""
 
-    def __init__(self, folders: dict[str, list[str]], work: int) -> None:
+    def __init__(self, folders: dict[str, list[str]], work: memoryview[float]) -> None:
+        """``work``: the first number of the list of work. What is mapped stays, whoever closes the file."""
         self._folders = folders
         self._work = work
 
@@ -61,9 +62,9 @@ def map_llvm(folders: list[str]) -> Thread:
     return thread
 
 
-def wait_while_held(work: int) -> None:
+def wait_while_held(work: memoryview[float]) -> None:
     """Leaves all processors to the program as long as it says so (:meth:`.WorkList.hold`)."""
-    while unpack("d", os.pread(work, 8, 0))[0] > time.monotonic():
+    while work[0] > time.monotonic():
         time.sleep(_PAUSE)
 
 
@@ -71,10 +72,11 @@ if __name__ == "__main__":
     gc.disable()  # it would look at all that was written again and again, a sixth of the time of that
     kept = int(sys.argv[3])
     close_others(kept)
-    wait_while_held(kept)
+    work = memoryview(mmap(kept, 8)).cast("d")
+    wait_while_held(work)
     given = json.loads(sys.argv.pop(1))
     mapping = map_llvm(given["llvmlite"])
-    sys.meta_path.insert(0, Given(given, kept))
+    sys.meta_path.insert(0, Given(given, work))
     from jitree.codegen.image.build import main
 
     mapping.join()  # a process with several threads makes no copies

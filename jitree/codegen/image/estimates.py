@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.codegen.image import cache
-from jitree.codegen.image.flat import START_SECONDS
+from jitree.codegen.image.flat import MOST, START_SECONDS
 from jitree.errors import ignored, pass_interruption, tell
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _FILE: Final = "build-times.json"
 _KEPT: Final = 9
 """How many of the last builds count."""
-_MOST: Final = 1000.0
-"""No machine takes so many times as long as another."""
 
 Ratios = dict[str, list[float]]
 """By name of recipes: seconds taken over seconds stated, the last one last."""
@@ -76,7 +74,7 @@ def note(recipes: Sequence[Recipe]) -> None:
     import json
 
     name, ratios = recipes[0].name, _ratios()
-    ratios[name] = [*ratios.get(name, ()), min(seconds / stated, _MOST)][-_KEPT:]
+    ratios[name] = [*ratios.get(name, ()), min(seconds / stated, MOST)][-_KEPT:]
     with ignored(OSError):  # the image has its place, this need not
         cache.write(_FILE, json.dumps(ratios).encode())
 
@@ -97,7 +95,7 @@ def _ratios() -> Ratios:
 
 
 def _ratio(value: object) -> float:
-    if not isinstance(value, float) or not 1 / _MOST <= value <= _MOST:
+    if not isinstance(value, float) or not 1 / MOST <= value <= MOST:
         raise ValueError(value)
     return value
 

@@ -22,6 +22,11 @@ from jitree.base.records import NamedTuple
 
 OUTPUT: Final = " (whole output: "
 """What comes after the reason why a builder has failed."""
+PUT_OFF, ASIDE, NEXT, FIRST = range(1, 5)
+"""When a builder of several images makes one: last, giving way to the program, since no call ends sooner by
+it, in its order, or before all others, since a call waits for it."""
+MOST: Final = 1000.0
+"""No machine takes so many times as long as another."""
 START_SECONDS: Final = 0.18
 """Seconds of a processor until a builder has imported what it needs: by one process."""
 

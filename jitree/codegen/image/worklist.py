@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import cached_property
 from itertools import chain, starmap
 from mmap import mmap
 from typing import Final, TypeVar
@@ -21,14 +21,15 @@ from typing import Final, TypeVar
 from jitree.base.finalizers import OwnedDescriptor
 from jitree.base.platform.available_resources import available_processors
 from jitree.base.platform.files import MEMORY_FILE
-from jitree.base.platform.starting import place_after
+from jitree.base.platform.starting import Priority, place, priority_of
+from jitree.codegen.image.flat import ASIDE, MOST, NEXT
 from jitree.errors import InternalError
 
 _WORD: Final = 4
-_NUMBERS: Final = 3 * 8
+_NUMBERS: Final = 5 * 8
+_HELD, _SECONDS, _STATED, _NICENESS, _URGENT = range(5)
 _NOT: Final = 0
 """Of an image that a process has taken, or that is not wanted yet."""
-_PUT_OFF, _ASIDE, _NEXT, _FIRST = range(1, 5)
 IDLE: Final = 75
 """The exit code of a builder that has built nothing: another one builds the same, or no call has asked for an
 image (``EX_TEMPFAIL``)."""
@@ -49,10 +50,13 @@ class WorkList:
     """Numbers of images. One process takes each, what is wanted first before others, then in their order.
     None is wanted before :meth:`order`."""
 
-    def __init__(self, opened: OwnedDescriptor, count: int) -> None:
-        """``opened`` begins with three numbers and so many words. The first is a time: until then the program
-        holds what is put aside. The others are seconds that were taken here, and those that were stated."""
+    def __init__(self, opened: OwnedDescriptor, count: int, program: int) -> None:
+        """``opened`` begins with five numbers and so many words. The first is a time: until then the program,
+        a process, holds what is put aside. The others are seconds that were taken here, those that were
+        stated, how far the builder is to be behind the program, and how many processes make what is not put
+        aside."""
         self._opened = opened
+        self._program = program
         memory = memoryview(mmap(opened.number, _NUMBERS + _WORD * count))
         self._numbers, self._words = memory[:_NUMBERS].cast("d"), memory[_NUMBERS:].cast("I")
 
@@ -61,7 +65,7 @@ class WorkList:
         """In a new file in memory, to which more can be written."""
         opened = OwnedDescriptor(MEMORY_FILE, "jitree-images")
         os.ftruncate(opened.number, _NUMBERS + _WORD * count)  # or OSError: where files may not grow
-        return cls(opened, count)
+        return cls(opened, count, os.getpid())
 
     @property
     def descriptor(self) -> int:
@@ -77,54 +81,82 @@ class WorkList:
         self._opened.close()
 
     def order(self, numbers: Iterable[int]) -> None:
-        """What is to be made, in this order."""
-        for place, number in enumerate(numbers, 1):
-            self._words[number] = (_NEXT + 1) * _KINDS - place
+        """What is to be made, in this order. A reader finds all of it, or what is first: not the end of a
+        list of which the rest is still to be written."""
+        words = array("I", self._words)
+        for position, number in enumerate(numbers, 1):
+            words[number] = (NEXT + 1) * _KINDS - position
+        self._words[:] = memoryview(words)
+
+    @property
+    def niceness(self) -> int:
+        """How far the builder is to be behind the program; its processes go by it with their next image."""
+        return round(self._numbers[_NICENESS])
+
+    @niceness.setter
+    def niceness(self, niceness: int) -> None:
+        self._numbers[_NICENESS] = niceness
+
+    @cached_property
+    def _first(self) -> Priority:
+        """The program's, which copies of a process know from it."""
+        return priority_of(self._program)
 
     @property
     def is_wanted(self) -> bool:
         """Whether any is."""
         return any(self._words)
 
-    def wait(self, program: int) -> bool:
-        """Whether any is wanted, once it is; False if the program, a process, has ended, or wants none for
-        long."""
+    def wait(self) -> bool:
+        """Whether any is wanted, once it is; False if the program has ended, or wants none for long."""
+        self._place(False)
         end = time.monotonic() + _PATIENCE
         while not self.is_wanted:
-            if os.getppid() != program or time.monotonic() > end:
+            if os.getppid() != self._program or time.monotonic() > end:
                 return False
             time.sleep(_PAUSE)
         return True
 
     def __iter__(self) -> Iterator[int]:
         """Numbers that no process has taken yet; which, is decided when one is asked for. A process gives way
-        to the program while it has one that is put aside or off."""
-        first, niceness = os.getpriority(os.PRIO_PROCESS, 0), 0
-        while (taken := self._take()) is not None:
+        to the program while it has one that is put aside or off; their group, which is that of all of them,
+        while each of them has."""
+        is_urgent = False
+        while (taken := self._take(is_urgent)) is not None:
             number, kind = taken
+            is_urgent = kind >= NEXT
             if kind == _NOT:
                 time.sleep(_PAUSE)
                 continue
-            wanted = _NICENESS_ASIDE if kind in (_ASIDE, _PUT_OFF) else 0
-            if wanted != niceness:
-                niceness = wanted
-                place_after(os.getpid(), first, niceness)
+            self._place(not is_urgent)
             yield number
 
-    def _take(self) -> tuple[int, int] | None:
+    def _place(self, gives_way: bool) -> None:
+        usual, (own, group) = self.niceness, self._first
+        aside = max(usual, _NICENESS_ASIDE)
+        is_aside = gives_way and not self._numbers[_URGENT]
+        place(os.getpid(), (own + (aside if gives_way else usual), group + (aside if is_aside else usual)))
+
+    def _take(self, was_urgent: bool) -> tuple[int, int] | None:
+        """A number and its kind; None at the end. ``was_urgent``: what this process has made so far was not
+        put aside."""
         with self._locked():
+            self._numbers[_URGENT] -= was_urgent
             words = self._words.tolist()
             word = max(words)
             if word == _NOT:
                 return None
-            if word // _KINDS <= _ASIDE and self.is_held:
+            if word // _KINDS <= ASIDE and self.is_held:
                 return 0, _NOT
             number = words.index(word)
             self._words[number] = _NOT
+            self._numbers[_URGENT] += word // _KINDS >= NEXT
             return number, word // _KINDS
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        """A block in one process at a time. A process that is stopped in it, for microseconds of an image's
+        tens of milliseconds, stops all others: no call waits long for a builder that does not get on."""
         fcntl.lockf(self._opened.number, fcntl.LOCK_EX)  # copies of a process do not share such a lock
         try:
             yield
@@ -144,7 +176,7 @@ class WorkList:
             for number in numbers:
                 if len(taken) == most or left - len(taken) <= limit:
                     break
-                if self._words[number] // _KINDS > (_ASIDE if is_held else _NOT):
+                if self._words[number] // _KINDS > (ASIDE if is_held else _NOT):
                     self._words[number] = _NOT
                     taken.append(number)
         return taken
@@ -152,59 +184,44 @@ class WorkList:
     def note(self, seconds: float, stated: float) -> None:
         """Adds processor seconds that work has taken here: beside those stated of it."""
         with self._locked():
-            self._numbers[1] += seconds
-            self._numbers[2] += stated
+            self._numbers[_SECONDS] += seconds
+            self._numbers[_STATED] += stated
 
     @property
     def pace(self) -> float | None:
-        """How many times what was stated it has taken so far; None if nothing is known."""
-        _, seconds, stated = self._numbers
-        return seconds / stated if stated else None
+        """How many times what was stated it has taken so far; None if nothing is known.
+
+        Clocks of processors jump, too, where a machine is moved: no number is beyond all machines.
+        """
+        stated = self.stated
+        return min(max(self._numbers[_SECONDS] / stated, 1 / MOST), MOST) if stated else None
 
     @property
-    def progress(self) -> tuple[float, int]:
-        """Something else whenever a process has taken an image or is done with one."""
-        return self._numbers[2], sum(word == _NOT for word in self._words)
+    def stated(self) -> float:
+        """Seconds that were stated of what is done: it grows with each image."""
+        return self._numbers[_STATED]
 
-    def want(self, number: int) -> None:
-        """One is waited for."""
-        self._put(number, _FIRST)
-
-    def bring(self, number: int) -> None:
-        """A call ends sooner by one after all."""
-        if self._words[number] // _KINDS < _NEXT:
-            self._put(number, _NEXT)
-
-    def put_aside(self, number: int) -> None:
-        """No call ends sooner by one."""
-        self._put(number, _ASIDE)
+    def put(self, number: int, kind: int) -> None:
+        """Says when one is to be made, where no process has taken it: one may take it twice so, and find it.
+        What a call waits for stays first."""
+        word = self._words[number]
+        if word != _NOT and (kind != NEXT or word // _KINDS < NEXT):
+            self._words[number] = kind * _KINDS + word % _KINDS
 
     @property
     def is_held(self) -> bool:
         """Whether the program has the processors to itself."""
-        return time.monotonic() < self._numbers[0]
+        return time.monotonic() < self._numbers[_HELD]
 
     def hold(self) -> None:
         """Keeps processes from what is put aside or off, for a moment."""
-        self._numbers[0] = time.monotonic() + _HOLD
+        self._numbers[_HELD] = time.monotonic() + _HOLD
 
     def release(self) -> None:
         """Lets processes take it again."""
-        self._numbers[0] = 0.0
-
-    def put_off(self, number: int) -> None:
-        """One can come after all others."""
-        self._put(number, _PUT_OFF)
-
-    def _put(self, number: int, kind: int) -> None:
-        """Puts work back; a process may do it twice and find it."""
-        word = self._words[number]
-        if word != _NOT:
-            self._words[number] = kind * _KINDS + word % _KINDS
+        self._numbers[_HELD] = 0.0
 
 
-_NUMBER: Final = 8
-"""Bytes that a number takes in the file."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -216,11 +233,13 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
     count = min(available_processors(), len(items))
     if count < 2 or threading.active_count() > 1:
         return [work(item) for item in items]
-    with _Numbers(range(count, len(items))) as numbers, ExitStack() as copies:
+    left = WorkList.create(len(items))
+    left.order(range(count, len(items)))
+    with closing(left), ExitStack() as copies:
         others = [
-            copies.enter_context(_Copy(work, items, chain((first,), numbers))) for first in range(1, count)
+            copies.enter_context(_Copy(work, items, chain((first,), left))) for first in range(1, count)
         ]
-        results = {number: work(items[number]) for number in chain((0,), numbers)}
+        results = {number: work(items[number]) for number in chain((0,), left)}
         failures = []
         for other in others:  # what one has done is not lost by another that fails
             try:
@@ -230,26 +249,6 @@ def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result
         if failures:
             raise failures[0]
     return [results[number] for number in range(len(items))]
-
-
-class _Numbers:
-    """The numbers of items that no process has taken yet. They lie in a file in memory whose descriptor the
-    copies of this process share, and so its position."""
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        self._opened = OwnedDescriptor(MEMORY_FILE, "jitree-numbers")
-        os.write(self._opened.number, array("q", numbers).tobytes())
-        os.lseek(self._opened.number, 0, os.SEEK_SET)
-
-    def __iter__(self) -> Iterator[int]:
-        while number := os.read(self._opened.number, _NUMBER):
-            yield int.from_bytes(number, sys.byteorder)
-
-    def __enter__(self) -> _Numbers:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._opened.close()
 
 
 class _Copy:

@@ -14,6 +14,7 @@ from jitree.base.finalizers import Finalized, guard
 from jitree.base.memory import NAMES_CODE, name_code, note_stores
 from jitree.base.platform.threads import order_stores
 from jitree.codegen import image
+from jitree.codegen.image.flat import FIRST, PUT_OFF
 from jitree.codegen.record import atomic_store, size_of, words_of
 from jitree.dispatch.fast import LOOP
 from jitree.dispatch.native.tiering import NativeModule
@@ -107,8 +108,6 @@ class CompiledKernels(Finalized):
         self._refused: set[int] = set()
         self._held: set[int] = set()
         """Kernels that are not compiled."""
-        self._is_decided = False
-        """Whether there is a decision that nobody has acted on."""
         self._gaining = self._unknown = frozenset[int]()
         """Kernels by which a call ends sooner, as was last decided; those among them that its first list has
         not, where to build all takes less than that list: the next lists may need them."""
@@ -215,9 +214,9 @@ class CompiledKernels(Finalized):
                     break
                 if self._policy.may_go_on(running):
                     if self._policy.share == ALL and ordinal not in self._gaining:
-                        wanted.put_off()  # what this call waits for comes first
+                        wanted.put(PUT_OFF)  # what this call waits for comes first
                     break
-                wanted.want()
+                wanted.put(FIRST)
                 if not is_resting:
                     is_resting = True
                     waiting.enter_context(interrupts.resting(running.job))
@@ -262,35 +261,33 @@ class CompiledKernels(Finalized):
         return policy.share != NOTHING and (worth or not policy.fills)
 
     def _decide(self, ordinal: int, running: Running) -> None:
-        policy = self._policy
+        policy, batch = self._policy, self._batch
         if policy.is_due(ordinal):
             assert self._records is not None
             arguments = running, ordinal, self._records, self._sizes, self._images, policy.spent_by_call()
             rest = policy.left_to_do(ordinal, partial(rest_of, *arguments))
-            gains = saved(rest, self._batch.shares)
+            gains = saved(rest, batch.shares)
             gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
-            start = self._batch.start_seconds
+            start = batch.start_seconds
             gain = sum(map(gains.__getitem__, gaining)) - start
             is_alone = not set(gaining) - {ordinal}
-            own = start + self._batch.shares[ordinal] * (ALONE if is_alone else 1.0)
+            own = start + batch.shares[ordinal] * (ALONE if is_alone else 1.0)
             policy.decide(running, rest, own, gain)
-            (self._batch.hold if policy.holds else self._batch.release)()
-            if self._batch.begun is None:
-                if rest.everything / rest.threads >= SOONER * self._batch.estimate:
+            (batch.hold if policy.holds else batch.release)()
+            if batch.begun is None:
+                if rest.everything / rest.threads >= SOONER * batch.estimate:
                     self._unknown = frozenset(range(len(self._ordinals))) - gains.keys()
-                self._batch.order((*gaining, *sorted(self._unknown)), (*gains, *policy.dearest()))
+                batch.order((*gaining, *sorted(self._unknown)), (*gains, *policy.dearest()))
             else:
-                self._batch.bring(gaining)
+                batch.bring(gaining)
             self._gaining = self._unknown.union(gaining)
-            self._is_decided = True
+            batch.gives_way = policy.share not in (LATER, EVEN)
+            if policy.builds:
+                batch.start()  # asks for each image: too much for each look of a thread that waits
 
     def _ask(self, ordinal: int, running: Running) -> None:
-        """Has kernels built as the policy wants, and uses one there."""
-        batch, policy, wanted = self._batch, self._policy, self._batch.providers[ordinal]
-        batch.gives_way = policy.share not in (LATER, EVEN)
-        if policy.builds and self._is_decided:
-            batch.start()  # asks for each image: too much for each look of a thread that waits
-        self._is_decided = False
+        """Uses a kernel's image if it is there, else has it built in time."""
+        policy, wanted = self._policy, self._batch.providers[ordinal]
         if wanted.begun is not None:
             is_time = wanted.may_be_there()
         else:  # :meth:`serve` has looked
@@ -298,7 +295,7 @@ class CompiledKernels(Finalized):
         if is_time:
             self._use(ordinal, wanted.get())
             if policy.holds:  # also a builder that is only now to start
-                batch.hold()
+                self._batch.hold()
 
     def has_left(self, ordinal: int) -> bool:
         """Whether compiled code cannot run what the VM still runs of a kernel."""

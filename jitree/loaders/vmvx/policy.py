@@ -68,8 +68,10 @@ STILL: Final = 0.25
 """A build is thought to take at least so many times longer than it has taken: others may use the machine."""
 _PATIENCE: Final = 2.0
 """Times what interpreting a call takes that it waits at most for a builder that does not get on."""
-_PATIENCE_OF_KERNEL: Final = 8.0
-"""The same of a kernel that runs: others may use the machine."""
+_LEAST_PATIENCE: Final = 1.0
+"""Seconds of that of later calls: on a busy machine an image takes ten times its tens of milliseconds."""
+_SILENT: Final = 10.0
+"""Seconds in which a builder that does not hang has got on, however busy the machine is: else it is told."""
 _PACE: Final = 1e-9
 """Seconds that the VM takes for an instruction of a kernel, at least: 0.35 to 1 ns were seen, less where
 threads share a dispatch, whose time then seems shorter than it is."""
@@ -316,7 +318,7 @@ class WaitingPolicy:
         """When the first of these has ended, and what had been spent by then."""
         self._at_begin: float | None = None
         """What had been spent when the build began."""
-        self._progress: object = None
+        self._progress: tuple[int, float] | None = None
         self._progress_at = (0.0, 0.0)
         """When the builder was seen to get on, and what had been spent by then."""
         self._rest = LeftToDo(0.0, 0.0, 1)
@@ -393,32 +395,32 @@ class WaitingPolicy:
         running_spent = _NANO * running.nanoseconds
         spent = sum(self.spent) + running_spent
         is_first = self._is_first(now, spent)
-        build, count, is_overdue = everything.estimate, processors(), False
+        build = estimate = everything.estimate
+        count, is_overdue = processors(), False
         self.fills = self.fills or count <= rest.threads
-        if everything.begun is not None:
+        begun = everything.begun
+        if begun is not None:
             if self._at_begin is None:
                 self._at_begin = spent
-            passed, interpreted = now - everything.begun, (spent - self._at_begin) / count
+            passed, interpreted = now - begun, (spent - self._at_begin) / count
             is_overdue = passed - interpreted >= OVERDUE * build
             build = left(build, passed, interpreted)
         call = rest.everything / rest.threads
         self.kernel = rest.kernel / rest.threads
-        if spent / rest.threads >= everything.estimate:  # who knows how many lists come
+        if spent / rest.threads >= estimate:  # who knows how many lists come
             call = self.kernel = inf
         self._threads = rest.threads
-        is_late = everything.is_late()
+        silence = self._silence(now, spent / count)
+        if silence >= _SILENT:
+            everything.tell_silence(silence)
         whole = (rest.everything + sum(self.spent_by_call()) + running_spent) / rest.threads
-        is_silent = self._silence(now, spent / count) >= min(
-            _PATIENCE_OF_KERNEL * self.kernel, _PATIENCE * whole
-        )
-        self.share = ALL if is_late else share_of(self.kernel, own, is_first)
-        if self.share == NOTHING and is_silent:
-            self.share = ALL if is_first else LATER
-        if self.share == LATER and is_overdue:
+        self.share = share_of(self.kernel, own, is_first)
+        if silence > max(_PATIENCE * whole, 0.0 if is_first else _LEAST_PATIENCE):
+            self.share = ALL
+        elif self.share == LATER and is_overdue:
             self.share = EVEN
-        pays = self.share == NOTHING or call >= SOONER * build or gain >= _SAVED * call
-        self.builds = pays and not is_late
-        self.holds = is_first and self.fills and not (pays or is_late)
+        self.builds = self.share == NOTHING or call >= SOONER * build or gain >= _SAVED * call
+        self.holds = is_first and self.fills and not self.builds
 
     def _silence(self, now: float, spent: float) -> float:
         """Seconds since the builder got on: without those that the program interpreted."""

@@ -18,7 +18,7 @@ from jitree import Session
 from jitree.base import cancel_scopes
 from jitree.codegen import image
 from jitree.codegen.image import batch, estimates
-from jitree.codegen.image.flat import map_image
+from jitree.codegen.image.flat import PUT_OFF, map_image
 from jitree.codegen.record import size_of
 from jitree.dispatch import grid_call
 from jitree.errors import CancelledError, DeadlineExceededError
@@ -79,32 +79,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
 
 
 def _provider(estimate: float) -> Any:
-    return SimpleNamespace(estimate=estimate, begun=None, progress=0, is_late=lambda: False)
-
-
-@pytest.mark.parametrize(("is_later", "after"), [(False, ALL), (True, LATER)])
-def test_a_call_waits_no_longer_than_twice_what_interpreting_it_takes_for_a_builder_that_does_not_get_on(
-    is_later: bool, after: float, clock: _Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three seconds, of which one is over. While it interprets, it has the builder's processors."""
-    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
-    provider, at_begin, rest = _provider(50.0), Running(0, 0, 0, 0, 1), LeftToDo(2.0, 4.0, 2)
-    policy, shares = WaitingPolicy(provider, 1), list[float]()
-    provider.begun = clock.now
-    policy.decide(at_begin, rest, 0.5, 0.0)
-    if is_later:
-        interrupts.end_call(None)
-    policy.spend(0, int(2e9))
-    clock.now += 1.0
-    for progress, passed in ((0, 5.9), (1, 0.2), (1, 5.9), (1, 0.2), (1, 0.0), (2, 0.0)):
-        provider.progress = progress
-        clock.now += passed
-        policy.decide(at_begin, rest, 0.5, 0.0)
-        shares.append(policy.share)
-    assert shares == [NOTHING, NOTHING, NOTHING, after, after, NOTHING]
-    provider.estimate, clock.now = 0.1, clock.now + 6.1
-    policy.decide(at_begin, rest, 0.5, 0.0)
-    assert policy.share == (EVEN if is_later else ALL), "also where nobody knows how many lists come"
+    return SimpleNamespace(estimate=estimate, begun=None, progress=0, tell_silence=lambda seconds: None)
 
 
 @pytest.mark.parametrize("processors", [1, 2])
@@ -141,9 +116,9 @@ def test_a_build_that_is_overdue_takes_half_of_later_calls(
     provider.begun = clock.now
     policy.decide(at_begin, rest, 4.0, 0.0)
     interrupts.end_call(None)
-    clock.now += 7.9
+    clock.now, provider.progress = clock.now + 7.9, 1
     policy.decide(at_begin, rest, 4.0, 0.0)
-    assert policy.share == LATER
+    assert policy.share == LATER, "it gets on"
     clock.now += 0.2
     policy.decide(at_begin, rest, 4.0, 0.0)
     assert policy.share == EVEN
@@ -252,7 +227,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[VmvxExecutable]:
     monkeypatch.setattr(image.Provider, "_look", look)
     for waited_for in (image.Provider, batch.ImageBatch):
         monkeypatch.setattr(waited_for, "estimate", 0.0)
-    monkeypatch.setattr(batch, "_PATIENCE_SECONDS_MORE", 1e6)
+    monkeypatch.setattr(vmvx_policy, "_SILENT", float("inf"))
     monkeypatch.setattr(vmvx_policy, "_PATIENCE", float("inf"))
     monkeypatch.setattr(vmvx_native, "INTERPRETED_FIRST", 0)
     for module in (grid_call, vmvx_worker):
@@ -346,7 +321,8 @@ def test_a_terminal_shows_the_wait_while_it_lasts(
 
 
 def test_a_builder_that_hangs_is_given_up(hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "_PATIENCE_SECONDS_MORE", 0.0)
+    monkeypatch.setattr(vmvx_policy, "_SILENT", 0.0)
+    monkeypatch.setattr(vmvx_policy, "_PATIENCE", 0.0)
     with pytest.warns(RuntimeWarning, match="1 kernel of .*interpreted.*cache warm") as seen:
         for _ in range(3):
             assert (_run(hanging) == 1).all()
@@ -439,7 +415,9 @@ def test_kernels_that_the_first_list_has_not_are_built_where_that_takes_less_tha
         "order",
         lambda images, gaining, following: orders.append([tuple(gaining), tuple(following)]),
     )
-    monkeypatch.setattr(image.Provider, "put_off", later.append)
+    monkeypatch.setattr(
+        image.Provider, "put", lambda provider, kind: later.extend([provider] * (kind == PUT_OFF))
+    )
     monkeypatch.setattr(WaitingPolicy, "decide", lambda policy, running, rest, own, gain: None)
     monkeypatch.setattr(vmvx_native, "saved", lambda rest, builds: {0: 1.0})
     assert (_run(two) == 1).all()
