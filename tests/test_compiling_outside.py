@@ -84,6 +84,7 @@ def test_a_builder_stores_what_is_built_outside(monkeypatch: pytest.MonkeyPatch,
     asking.build_outside(build)
     with cache.kept_in(str(tmp_path)):
         worker = build._ImageWorker([recipe], [key_of(recipe)], TARGET)
-        assert worker._build([0]) and not worker._outcomes[0].failure
+        worker._build([0])
+        assert not worker._outcomes[0].failure
         stored = cache.load(recipe, key_of(recipe))
     assert stored is not None and stored.entries == parts[2] and bytes(stored.notes) == parts[3]

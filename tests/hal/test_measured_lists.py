@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from jitree.codegen.record import size_of
+from jitree.codegen.record import place_of, size_of
 from jitree.hal.command_layout import (
+    ENTRY_INTERPRETED,
+    ENTRY_SPAN,
     KIND_BARRIER,
     KIND_DISPATCH,
     KIND_FILL,
@@ -23,6 +25,7 @@ from jitree.hal.command_layout import (
 from jitree.hal.local.executor.measured_lists import (
     choose,
     is_better_alone,
+    is_interpreted,
     is_to_share,
     key_of,
     learn_alone,
@@ -121,10 +124,21 @@ def test_one_interrupted_list_changes_nothing(team: ThreadTeam) -> None:
     assert ways.count("A") < 40
 
 
-def test_kernels_that_become_machine_code_are_measured_anew(team: ThreadTeam) -> None:
-    commands = _list((KIND_DISPATCH, 8, 3))
-    ways = _run(team, commands, lambda n: 10**6 if n < 7 else 100, lambda n: 10**7 if n < 7 else 300, 400)
-    assert ways[30:].count("A") < 20, "the first ones have been forgotten"
+@pytest.mark.parametrize("flags", [0, ENTRY_SPAN, ENTRY_INTERPRETED, ENTRY_INTERPRETED | ENTRY_SPAN])
+def test_lists_that_python_runs_a_kernel_of(flags: int) -> None:
+    entries = [KernelEntry(_zeroed(size_of(KernelEntry))) for _ in range(2)]
+    entries[1].flags = flags
+    commands = _list(*((KIND_DISPATCH, place_of(entry), 1) for entry in entries))
+    assert is_interpreted(commands) == (flags & ENTRY_INTERPRETED != 0)
+    assert not is_interpreted(_list((KIND_BARRIER, 0, 0), (KIND_FILL, 0, 0)))
+
+
+def test_the_first_runs_are_forgotten(team: ThreadTeam) -> None:
+    """They find code and data in no cache, and take some times as long."""
+    ways = _run(
+        team, _list((KIND_DISPATCH, 8, 3)), lambda n: 400 - 50 * n if n < 6 else 100, _always(180), 400
+    )
+    assert ways.count("A") < 10
 
 
 def test_an_old_time_of_one_thread_does_not_stay(team: ThreadTeam) -> None:

@@ -54,6 +54,7 @@ from jitree.hal.local.executor.helper_threads import (
 from jitree.hal.local.executor.measured_lists import (
     choose,
     is_better_alone,
+    is_interpreted,
     is_to_share,
     learn_alone,
     learn_shared,
@@ -171,6 +172,9 @@ def least_cost(team: ThreadTeam) -> int:
 
 def run_measured_list(job: Job, team: ThreadTeam) -> None:
     """Runs a list in the way that took less time before."""
+    if is_interpreted(job.list):
+        run_shared(job, team)
+        return
     known = choose(team, job.list)
     begun = ticks()
     if is_to_share(known):

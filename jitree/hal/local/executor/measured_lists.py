@@ -9,7 +9,7 @@ from __future__ import annotations
 from jitree.codegen.primitives import lesser
 from jitree.codegen.record import place_of, size_of
 from jitree.hal.command_layout import (
-    FALL_SHIFT,
+    ENTRY_INTERPRETED,
     FIRST_INTERVAL,
     INTERVAL_SHIFT,
     KIND_DISPATCH,
@@ -65,6 +65,17 @@ def is_alone_sooner(known: MeasuredList) -> bool:
     return known.alone != 0 and known.alone < known.shared
 
 
+def is_interpreted(commands: List) -> bool:
+    """Whether Python runs a kernel of a list: machine code will take a small part of the time."""
+    row = commands.rows
+    end = row_at(commands, commands.row_count)
+    while row != end:
+        if row.kind >= KIND_DISPATCH and row.entry.flags & ENTRY_INTERPRETED != 0:
+            return True
+        row = next_row(row)
+    return False
+
+
 def choose(team: ThreadTeam, commands: List) -> MeasuredList:
     """Finds what is known of such lists, for one that is to run now."""
     key = key_of(commands)
@@ -116,7 +127,7 @@ def learn(known: MeasuredList, sooner: bool, spent: int, other: int) -> None:
     """Ends a trial that is over, or has changed which way is sooner."""
     if is_alone_sooner(known) != sooner:
         known.trials = 0
-        wait(known, known.interval)
+        wait(known, FIRST_INTERVAL)
     elif known.trials != 0:
         known.trials = 0 if 2 * spent > 3 * other else known.trials - 1
         if known.trials == 0:
@@ -124,8 +135,10 @@ def learn(known: MeasuredList, sooner: bool, spent: int, other: int) -> None:
 
 
 def averaged(known: int, sample: int) -> int:
-    """The average grows by half at the most: a thread that has lost its processor meanwhile says little. It
-    falls at once when kernels become machine code."""
-    if known == 0 or 4 * sample < known:
+    """The average grows by half at the most, and slower than it falls: a thread that has lost its processor
+    meanwhile says little."""
+    if known == 0:
         return sample
-    return known + ((lesser(sample, 3 * known) - known) >> FALL_SHIFT)
+    if sample < known:
+        return known - ((known - sample) >> 1)
+    return known + (lesser(sample - known, 2 * known) >> 2)
