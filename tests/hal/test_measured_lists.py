@@ -24,12 +24,12 @@ from jitree.hal.command_layout import (
 )
 from jitree.hal.local.executor.measured_lists import (
     choose,
-    is_better_alone,
     is_interpreted,
     is_to_share,
     key_of,
     learn_alone,
     learn_shared,
+    ticks_alone,
 )
 
 PARKED = 1000
@@ -86,13 +86,13 @@ def test_one_thread_is_tried_and_stays_where_it_is_sooner(team: ThreadTeam) -> N
     commands = _list((KIND_DISPATCH, 8, 3))
     ways = _run(team, commands, _always(300), _always(200), 1000)
     assert ways.startswith("S" * 8 + "A" * 8)
-    assert ways.count("S") < 20 and is_better_alone(team, commands)
+    assert ways.count("S") < 20 and ticks_alone(team, commands) == 200
 
 
 def test_a_team_stays_where_it_is_sooner(team: ThreadTeam) -> None:
     commands = _list((KIND_DISPATCH, 8, 3))
     ways = _run(team, commands, _always(200), _always(250), 3000)
-    assert "A" * 4 not in ways and 3 <= ways.count("A") <= 15 and not is_better_alone(team, commands)
+    assert "A" * 4 not in ways and 3 <= ways.count("A") <= 15 and not ticks_alone(team, commands)
 
 
 def test_a_trial_ends_where_it_takes_half_as_long_again(team: ThreadTeam) -> None:
@@ -166,8 +166,8 @@ def test_lists_of_different_kinds_are_told_apart(team: ThreadTeam) -> None:
 def test_kinds_that_share_a_place_begin_anew(team: ThreadTeam) -> None:
     one = _list((KIND_DISPATCH, 4096, 3))
     _run(team, one, _always(300), _always(200), 20)
-    assert is_better_alone(team, one)
+    assert ticks_alone(team, one) == 200
     known = choose(team, one)
     known.key += 1
-    assert not is_better_alone(team, one)
+    assert not ticks_alone(team, one)
     assert _run(team, one, _always(100), _always(200), 5) == "SSSSS"

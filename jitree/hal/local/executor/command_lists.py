@@ -53,11 +53,11 @@ from jitree.hal.local.executor.helper_threads import (
 )
 from jitree.hal.local.executor.measured_lists import (
     choose,
-    is_better_alone,
     is_interpreted,
     is_to_share,
     learn_alone,
     learn_shared,
+    ticks_alone,
 )
 from jitree.hal.local.executor.rows import (
     SHARE_SIZE,
@@ -182,7 +182,9 @@ def run_measured_list(job: Job, team: ThreadTeam) -> None:
         run_shared(job, team)
         learn_shared(known, team, ticks() - begun)
     else:
+        job.team = ThreadTeam(0)  # what functions cost in chunks stays known
         run_list(job)
+        job.team = team
         learn_alone(known, ticks() - begun)
 
 
@@ -371,9 +373,10 @@ def estimate(job: Job) -> int:
     share = Share(stack(SHARE_SIZE))
     row = job.list.rows
     end = row_at(job.list, job.list.row_count)
-    threads = 1
-    if job.team and not is_better_alone(job.team, job.list):
-        threads = free_threads(job.team)
+    alone = ticks_alone(job.team, job.list) if job.team else 0
+    if alone != 0:
+        return alone
+    threads = free_threads(job.team) if job.team else 1
     total = 0
     while row != end:
         kind = row.kind
@@ -381,10 +384,10 @@ def estimate(job: Job) -> int:
         if kind == KIND_DISPATCH_INDIRECT or (kind == KIND_DISPATCH and atomic_load(row.entry.cost) == 0):
             return -1
         prepare(job, row, share)
-        alone = estimate_share(row, share)
-        if threads != 1 and alone >= job.team.parked_ticks:  # all come for it
-            alone = quotient(alone, lesser(threads, most_chunks(row, share)))
-        total = longer(total, alone)
+        needed = estimate_share(row, share)
+        if threads != 1 and needed >= job.team.parked_ticks:  # all come for it
+            needed = quotient(needed, lesser(threads, most_chunks(row, share)))
+        total = longer(total, needed)
         row = next_row(row)
     return total
 

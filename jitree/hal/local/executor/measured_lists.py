@@ -54,11 +54,11 @@ def measured_list(team: ThreadTeam, key: int) -> MeasuredList:
     return MeasuredList(team.lists + ((key ^ key >> 16) & (KNOWN_LISTS - 1)) * _SIZE)
 
 
-def is_better_alone(team: ThreadTeam, commands: List) -> bool:
-    """Whether one thread took less time for such lists."""
+def ticks_alone(team: ThreadTeam, commands: List) -> int:
+    """What one thread takes for such lists, if that is less than the team takes; 0 if not."""
     key = key_of(commands)
     known = measured_list(team, key)
-    return known.key == key and is_alone_sooner(known)
+    return known.alone if known.key == key and is_alone_sooner(known) else 0
 
 
 def is_alone_sooner(known: MeasuredList) -> bool:
