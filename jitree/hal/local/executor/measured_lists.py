@@ -55,7 +55,7 @@ def measured_list(team: ThreadTeam, key: int) -> MeasuredList:
 
 
 def ticks_alone(team: ThreadTeam, commands: List) -> int:
-    """What one thread takes for such lists, if that is less than the team takes; 0 if not."""
+    """What one thread takes for such lists, if that is less; 0 if not."""
     key = key_of(commands)
     known = measured_list(team, key)
     return known.alone if known.key == key and is_alone_sooner(known) else 0
