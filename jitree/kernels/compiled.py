@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import count
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -145,17 +146,18 @@ _COPY: Final = """def view(address, length, access):
 _ARRAY: Final = "carray(pointer(address + offset), ({sizes}), dtype)"
 
 
+@lru_cache(256)  # other bindings and kernels have tensors of the type: to compile it takes long
 def _view_of(kind: BoundTensor) -> Any:
     """Makes the function (address, bytes) that gives the array of a binding.
 
     ValueError where the memory has another size. A copy, made before, is a third argument."""
     if kind.is_copied:
         return _viewing(kind, _VIEW, "raise ValueError", own=", own", found="own")
-    return _viewing(
-        kind, _VIEW, "raise ValueError", own="", found=f"shown({_ARRAY})" if kind.is_locked else _ARRAY
-    )
+    found = f"shown({_ARRAY})" if kind.is_locked else _ARRAY
+    return _viewing(kind, _VIEW, "raise ValueError", own="", found=found)
 
 
+@lru_cache(256)
 def _copy_of(kind: BoundTensor) -> Any:
     """Makes the function (address, bytes, access) that copies what may only be read.
 
@@ -301,8 +303,9 @@ def _entries(kernel: Kernel, function: Any, tensors: Sequence[Sequence[BoundTens
         "call_at": _call_at,
     }  # fmt: skip
     kinds = [kind for part in tensors for kind in part]
-    names |= {f"view{number}": _view_of(kind) for number, kind in enumerate(kinds)}
-    names |= {f"copy{number}": _copy_of(kind) for number, kind in enumerate(kinds) if kind.is_copied}
+    alike = [kind._replace(binding=0, dispatch="") for kind in kinds]
+    names |= {f"view{number}": _view_of(kind) for number, kind in enumerate(alike)}
+    names |= {f"copy{number}": _copy_of(kind) for number, kind in enumerate(alike) if kind.is_copied}
     return [_entry(source, names, kernel, kinds) for source in sources]
 
 

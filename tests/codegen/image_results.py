@@ -3,7 +3,7 @@
     python -m tests.codegen.image_results function|LEVEL
 
 A level is one of those that images are shipped for; ``function`` runs the loop by the Numba function that its
-image is made from.
+image is made from, and the tests of all tiers as well, which print to standard error.
 
 Floats that are no number are all printed alike: which of two goes on is open.
 """
@@ -20,7 +20,7 @@ from jitree import Session
 from jitree.codegen import image
 from jitree.codegen.image import shipped
 from jitree.tools.cache import own_recipes
-from tests.dispatch.loop_function import use_the_function
+from tests.dispatch.loop_function import run_the_table, use_the_function
 from tests.dispatch.semantics_reference import edge_columns
 from tests.dispatch.test_semantics import COMPARED, by_loop, valid
 from tests.modules.hal_programs import ROWS
@@ -64,9 +64,12 @@ def products() -> Iterator[bytes]:
         yield bytes(target)
 
 
-def main(kind: str) -> None:
+def main(kind: str) -> int:
+    """Returns the exit status of the tests."""
+    status = 0
     if kind == "function":
         use_the_function()
+        status = run_the_table()
     else:
         shipped.fitting_level = lambda: kind  # type: ignore[assignment]
     for recipe in own_recipes():
@@ -76,7 +79,8 @@ def main(kind: str) -> None:
         for number, result in enumerate(part()):
             data = result.encode() if isinstance(result, str) else result
             print(part.__name__, number, len(data), hashlib.sha256(data).hexdigest())
+    return status
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1]))

@@ -28,8 +28,13 @@ X = np.arange(64, dtype=np.float32).reshape(1, 64)
 
 
 def sort(constant: Any) -> None:
+    """By loops, as all kernels here: Numba compiles ``numpy.sort`` and expressions of arrays for seconds."""
     for row in range(constant.shape[0]):
-        constant[row, :] = np.sort(constant[row, :])
+        for place in range(constant.shape[1]):
+            for later in range(place + 1, constant.shape[1]):
+                if constant[row, later] < constant[row, place]:
+                    least, constant[row, later] = constant[row, later], constant[row, place]
+                    constant[row, place] = least
 
 
 def mapped(program: Path, folder: Path) -> Path:
@@ -128,11 +133,14 @@ _needs_scipy = pytest.mark.skipif(find_spec("scipy") is None, reason="Numba call
 
 
 def _by_blas(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
-    out[:] = (np.dot(x, w) + b) * factor
+    np.dot(x, w, out)
+    for column in range(out.shape[1]):
+        for row in range(out.shape[0]):
+            out[row, column] = (out[row, column] + b[column]) * factor[column]
 
 
 def _seen(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
-    w += np.float32(1)
+    w[0, 0] = 7
 
 
 def _unseen(x: Any, w: Any, b: Any, factor: Any, out: Any) -> None:
@@ -257,3 +265,15 @@ def test_a_span_makes_one_copy_for_its_workgroups() -> None:
     tensors = [kind._replace(is_locked=True, is_copied=True) for kind in kernel.tensors(["a"], [5])[0]]
     before, loop = compiled._source(kernel, [tensors], "").split("while number < last:")
     assert before.count("= copy") == 5 and "copy" not in loop
+
+
+def test_tensors_of_one_type_share_what_is_compiled_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a kernel, and of any two; it was compiled for each of them."""
+    given = list[dict[str, Any]]()
+    monkeypatch.setattr(compiled, "_entry", lambda source, names, kernel, kinds: given.append(names))
+    for _ in range(2):
+        kernel = Kernel(numba.njit(_unseen), ["2x4xf32", "4x3xf32", "3xf32", "3xf32", "2x3xf32"])
+        compiled._entries(kernel, kernel.function, kernel.tensors(["a"], [5]))
+    first, second = given
+    assert first["view2"] is first["view3"] is not first["view1"]
+    assert all(first[f"view{number}"] is second[f"view{number}"] for number in range(5))
