@@ -155,12 +155,14 @@ class HandleReturns:
     """Takes back a table's handles. It refers to the GATE record and not to the context: owners keep what
     they lead to, which the garbage collector does not see."""
 
-    __slots__ = ("_ahead", "_gate", "_interface", "_lock", "_table", "_words")
+    __slots__ = ("_ahead", "_gate", "_interface", "_lock", "_released", "_table", "_words")
 
     def __init__(self, invoker: Invoker, interface: OwnerCode, words: array[int], ahead: array[int]) -> None:
         """``words``: the Owners record."""
         self._gate, self._table, self._lock = invoker.gate, invoker.table, invoker.lock
         self._interface, self._words, self._ahead = interface, words, ahead
+        self._released = array("q", bytes(STATE.size))
+        """Where machine code leaves objects of Python's; what an interrupt leaves goes the next time."""
 
     def collect(self) -> None:
         """Drops what was given back and unread copies, if nothing runs."""
@@ -183,11 +185,11 @@ class HandleReturns:
     def _take_back(self) -> bool:
         if self._gate[_GATE.nesting]:
             return False
-        handle_pool, state = self._table.handle_pool, array("q", bytes(STATE.size))
-        place = state.buffer_info()[0] + STATE["released"]
+        handle_pool, released = self._table.handle_pool, self._released
+        place = released.buffer_info()[0] + STATE["released"]
         record = self._words.buffer_info()[0]
         self._interface.take_back(record, 0 if handle_pool is None else handle_pool.record, place)
-        self._table.drain(memoryview(state))
+        self._table.drain(released)
         if handle_pool is not None:
             handle_pool.settle()
         if self._is_closed():  # no call comes that would do this
