@@ -155,6 +155,14 @@ def test_the_exact_processor_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
         assert path.read_bytes()[at : at + size] == b"made for " + taken.encode()
 
 
+def test_another_processor_of_the_same_name(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts give one name to several, and newer systems state more of the same one."""
+    monkeypatch.setattr(contents, "processor_key", lambda: bytes(32))
+    monkeypatch.setattr(contents, "levels_here", lambda: ["x86-64-v3"])
+    with pytest.raises(Mismatch, match=r"and this one is another of that name \(with `--processor=`"):
+        Pack(str(made))
+
+
 def changed(data: bytes, kind: str) -> bytes:
     first = contents._HEADER.size + contents._HEADER.unpack_from(data)[-1]
     return {
