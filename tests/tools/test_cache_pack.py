@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import jitree
 from jitree.codegen import image
 from jitree.codegen.image import batch, contents, shipped
+from jitree.codegen.image.builder import BuilderThread
 from jitree.codegen.image.contents import Mismatch, Pack, packed
 from jitree.codegen.image.flat import Recipe, hashed
 from jitree.codegen.image.keys import processor_key
@@ -392,3 +395,24 @@ def test_builders_have_ended_before_their_folder_goes(
     recipe = Recipe("late", "built late", "tests.codegen.image_texts:late_texts", 1.0, (b"late",))
     assert len(cache._built([recipe], "", "")) == 1
     assert (tmp_path / "builds").read_bytes() == b"late"
+
+
+def test_an_interrupt_ends_builders_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would go on, and make their folder again when it has gone."""
+    builders = list[BuilderThread]()
+
+    def interrupted(images: batch.ImageBatch) -> None:
+        builders.extend(item.builder for item in images.providers if item.builder is not None)
+        while builders[0].is_alive():  # it starts the process
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch.ImageBatch, "wait", interrupted)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("JITREE_TEST_GO", str(tmp_path / "go"))
+    with pytest.raises(KeyboardInterrupt):
+        cache._built([Recipe("waiting", "waits", "tests.codegen.image_texts:waiting_texts", 1.0)], "", "")
+    (builder,) = builders
+    assert builder.has_ended() and not list(tmp_path.glob("jitree-pack-*"))
