@@ -30,7 +30,7 @@ from jitree.errors import (
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.tools import cache
 from jitree.vmfb.decode import BytecodeModule
-from tests.tools.command import ROOT
+from tests.tools.command import ROOT, jitree_process
 from tests.tools.command import jitree as command
 
 DIGITS = ROOT / "examples" / "digits" / "digits.vmvx.vmfb"
@@ -342,6 +342,16 @@ def test_the_command_line_takes_it(made: Path, folder: Path) -> None:
     assert outcome.code == 0, outcome.stderr
     assert "kernels of executable" not in outcome.stderr
     assert not list(folder.glob("vmvx*"))
+
+
+def test_the_command_line_says_in_one_line_why_it_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "x.jit"
+    path.write_bytes(b"hello")
+    flags = "--device=local-sync", f"--module={DIGITS}", f"--compiled={path}", "--input=8x8xf32=0"
+    outcome = jitree_process("run", *flags, tier="fast")
+    assert outcome.code == 0 and "10xf32" in outcome.stdout
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith(f"jitree: machine code of '{path}' is not used: ")
 
 
 def test_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
