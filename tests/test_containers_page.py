@@ -79,9 +79,41 @@ def test_the_dockerfile_packs_as_the_page_says() -> None:
 
 def test_the_manifest_names_variables_and_folders_that_fit() -> None:
     (text,) = blocks("yaml")
-    variable = re.findall(r"name: (JITREE_\w+), value: (\S+)}", text)
-    assert variable == [("JITREE_CACHE_DIR", re.findall(r"mountPath: ([^}]+)}", text)[0])]
-    assert "readOnlyRootFilesystem: true" in text
+    stated = dict(re.findall(r"name: (JITREE_\w+), value: (\S+)}", text))
+    (mounted,) = re.findall(r"mountPath: ([^}]+)}", text)
+    assert set(stated) == {"JITREE_CACHE_DIR", "JITREE_CACHE_SIZE"}
+    assert Path(stated["JITREE_CACHE_DIR"]).parent == Path(mounted)
+    assert "medium: Memory" in text and "readOnlyRootFilesystem: true" in text
+
+
+_REFUSAL = """
+import os, sys
+sys.path.insert(0, ROOT)
+from jitree.codegen.image import cache
+os.setgroups([])
+os.setgid(4711)
+os.setuid(1234567)
+print(cache.place().refusal)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("mode", "refusal"), [(0o1777, ""), (0o777, "can be written by others")])
+def test_the_manifests_volume(mode: int, refusal: str) -> None:
+    """Kubernetes makes it, for root: in memory with the first mode, which Linux gives such file systems, on a
+    disk with the second."""
+    folder = Path("/tmp") / f"jitree-volume-{os.getpid()}"
+    folder.mkdir()
+    try:
+        folder.chmod(mode)
+        found = subprocess.run(
+            [sys.executable, "-c", _REFUSAL.replace("ROOT", repr(str(ROOT)))],
+            env=os.environ | {"JITREE_CACHE_DIR": str(folder / "jitree"), "TMPDIR": str(folder)},
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        assert (refusal in found.stdout) if refusal else not found.stdout.strip()
+    finally:
+        shutil.rmtree(folder)
 
 
 _WITHOUT_COMPILER = """

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -16,7 +16,7 @@ from jitree.base import private_files
 from jitree.base.private_files import LARGEST
 from jitree.codegen.image import Provider, Recipe, cache, contents, shipped
 from jitree.codegen.image.batch import ImageBatch
-from jitree.codegen.image.builder import UNLIMITED
+from jitree.codegen.image.builder import UNLIMITED, BuilderThread
 from jitree.codegen.image.cache import kept_in, place
 from jitree.codegen.image.contents import packed
 from jitree.codegen.image.flat import OUTPUT, key_of
@@ -197,6 +197,21 @@ def _keeping(log: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _ending(builders: Collection[BuilderThread]) -> Iterator[None]:
+    """A block whose builders have ended when it has: they write what it took, or, where it is interrupted,
+    would make their folder again when that has gone."""
+    try:
+        yield
+    except BaseException:
+        for builder in builders:
+            builder.end()
+        raise
+    finally:
+        while not all(builder.has_ended() for builder in builders):
+            time.sleep(_POLL_SECONDS)
+
+
 def _levels(text: str) -> Iterator[str]:
     """Names of kinds of processors; an empty name stands for this machine's processor."""
     for name in dict.fromkeys(text.split(",")):
@@ -219,10 +234,8 @@ def _built(recipes: Sequence[Recipe], level: str, log: str) -> Mapping[bytes, by
             made = [Provider(recipe, UNLIMITED) for recipe in own]  # which no other pack has a say in
             together = ImageBatch(made[0].title if len(made) == 1 else f"{len(made)} kernels", made)
             together.start()
-            builders = {item.builder for item in made} - {None}
-            together.wait()
-            while not all(builder.has_ended() for builder in builders if builder):  # they write what it took
-                time.sleep(_POLL_SECONDS)
+            with _ending({item.builder for item in made if item.builder is not None}):
+                together.wait()
             names = {entry.path.name for entry in contents.entries()} - files.keys()
             files |= {name: cache.read(name) or b"" for name in names}  # now: later ones may push them out
     found = {key_of(files[name]): files[name] for name in sorted(files)}

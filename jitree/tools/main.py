@@ -11,8 +11,9 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, Final, NoReturn
 
 from jitree.base.folding import keep_tracebacks
@@ -219,8 +220,28 @@ def _dispatch(arguments: Sequence[str]) -> int:
 
 def guarded(function: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command; errors become a line on stderr and exit code 1, a closed pipe ends it quietly."""
-    with redirect_stdout(Output(sys.stdout)), redirect_stderr(Messages(sys.stderr)):
+    with redirect_stdout(Output(sys.stdout)), redirect_stderr(Messages(sys.stderr)), _warnings_as_lines():
         return _guarded(function, arguments)
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """A block in which a warning of jitree's is its text: the line of code that gives it tells users
+    nothing."""
+    usual = warnings.formatwarning
+
+    def format_warning(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        text = str(message)
+        own = text.startswith("jitree: ")
+        return f"{text}\n" if own else usual(message, category, filename, lineno, line)
+
+    warnings.formatwarning = format_warning
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def _guarded(function: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:

@@ -100,7 +100,7 @@ class _Progress:
     def __init__(self, *columns: object, **options: Any) -> None:
         assert options["console"].options == {"stderr": True} and options["transient"]
         assert not options["auto_refresh"], "a thread of its own would be in the way of forks"
-        self.steps: list[float] = []
+        self.steps: list[int] = []
         self.is_open = False
         _made.append(self)
 
@@ -115,7 +115,7 @@ class _Progress:
         assert total == 100
         return 7
 
-    def update(self, task: int, completed: float, refresh: bool) -> None:
+    def update(self, task: int, completed: int, refresh: bool) -> None:
         assert task == 7 and refresh and self.is_open
         self.steps.append(completed)
 
@@ -145,7 +145,24 @@ def test_a_bar_follows_the_estimate_and_is_never_full(
         raise KeyboardInterrupt
     assert terminal.getvalue() == "jitree: building 69 kernels (about 4 s, once) …\n"
     (shown,) = rich
-    assert shown.steps == pytest.approx([0.0, 50.0, 98.0, 98.0]) and not shown.is_open
+    assert shown.steps == [50, 98] and not shown.is_open
+
+
+def test_one_bar_shows_all_waits(rich: list[_Progress], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call waits for each of its kernels; between them the terminal is the program's."""
+    monkeypatch.setattr(sys, "stderr", terminal := _Terminal())
+    monkeypatch.setattr(ImageBatch, "estimate", 4.0)
+    images = ImageBatch("69 kernels", [])
+    for passed in (1.0, 2.0, 3.0):
+        bar = images.shown()
+        assert bar is not None
+        with bar:
+            assert images.shown() is None, "for other threads"
+            bar.show(passed)
+        assert not rich[0].is_open
+    assert terminal.getvalue() == "jitree: building 69 kernels (about 4 s, once) …\n"
+    (shown,) = rich
+    assert shown.steps == [25, 50, 75]
 
 
 def test_what_takes_less_than_a_second_has_no_bar(

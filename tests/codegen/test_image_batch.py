@@ -154,6 +154,18 @@ def test_what_is_built_is_used_whatever_comes_of_others(
     assert len(begun(folder)) == count
 
 
+def test_where_warnings_are_errors_calls_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(image, "_told", set())
+    images = batch_of("a-fails")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        until(lambda: [item.get() for item in images.providers] and images.settled)
+        assert images.providers[0].get() is None
+    assert capsys.readouterr().err.count("jitree: goes without 1 images") == 1
+
+
 def test_a_copy_of_the_builder_that_dies_takes_no_other_image_along(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

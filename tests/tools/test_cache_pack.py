@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import jitree
 from jitree.codegen import image
 from jitree.codegen.image import batch, contents, shipped
+from jitree.codegen.image.builder import BuilderThread
 from jitree.codegen.image.contents import Mismatch, Pack, packed
 from jitree.codegen.image.flat import Recipe, hashed
 from jitree.codegen.image.keys import processor_key
@@ -27,7 +30,7 @@ from jitree.errors import (
 from jitree.loaders.vmvx import kernels as vmvx_kernels
 from jitree.tools import cache
 from jitree.vmfb.decode import BytecodeModule
-from tests.tools.command import ROOT
+from tests.tools.command import ROOT, jitree_process
 from tests.tools.command import jitree as command
 
 DIGITS = ROOT / "examples" / "digits" / "digits.vmvx.vmfb"
@@ -153,6 +156,14 @@ def test_the_exact_processor_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
         found = Pack(str(path))
         at, size = found._images[key]
         assert path.read_bytes()[at : at + size] == b"made for " + taken.encode()
+
+
+def test_another_processor_of_the_same_name(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts give one name to several, and newer systems state more of the same one."""
+    monkeypatch.setattr(contents, "processor_key", lambda: bytes(32))
+    monkeypatch.setattr(contents, "levels_here", lambda: ["x86-64-v3"])
+    with pytest.raises(Mismatch, match=r"and this one is another of that name \(with `--processor=`"):
+        Pack(str(made))
 
 
 def changed(data: bytes, kind: str) -> bytes:
@@ -333,6 +344,16 @@ def test_the_command_line_takes_it(made: Path, folder: Path) -> None:
     assert not list(folder.glob("vmvx*"))
 
 
+def test_the_command_line_says_in_one_line_why_it_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "x.jit"
+    path.write_bytes(b"hello")
+    flags = "--device=local-sync", f"--module={DIGITS}", f"--compiled={path}", "--input=8x8xf32=0"
+    outcome = jitree_process("run", *flags, tier="fast")
+    assert outcome.code == 0 and "10xf32" in outcome.stdout
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith(f"jitree: machine code of '{path}' is not used: ")
+
+
 def test_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments in ([], [DIGITS], ["-o", "x.jit"]):
         outcome = command("cache", "pack", *arguments)
@@ -384,3 +405,24 @@ def test_builders_have_ended_before_their_folder_goes(
     recipe = Recipe("late", "built late", "tests.codegen.image_texts:late_texts", 1.0, (b"late",))
     assert len(cache._built([recipe], "", "")) == 1
     assert (tmp_path / "builds").read_bytes() == b"late"
+
+
+def test_an_interrupt_ends_builders_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would go on, and make their folder again when it has gone."""
+    builders = list[BuilderThread]()
+
+    def interrupted(images: batch.ImageBatch) -> None:
+        builders.extend(item.builder for item in images.providers if item.builder is not None)
+        while builders[0].is_alive():  # it starts the process
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch.ImageBatch, "wait", interrupted)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("JITREE_TEST_GO", str(tmp_path / "go"))
+    with pytest.raises(KeyboardInterrupt):
+        cache._built([Recipe("waiting", "waits", "tests.codegen.image_texts:waiting_texts", 1.0)], "", "")
+    (builder,) = builders
+    assert builder.has_ended() and not list(tmp_path.glob("jitree-pack-*"))

@@ -346,7 +346,10 @@ def warn(title: str, reason: str, told: str = "") -> None:
         " `jitree cache warm` with the program's file tries again"
     )
     note("missing", text.removeprefix("jitree: "), "warning")
-    warnings.warn(text, RuntimeWarning, stacklevel=4)
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    except RuntimeWarning:  # where warnings are errors: the call goes on without
+        tell(f"{text}\n")
 
 
 def note(topic: str, text: str, level: str = "info", seconds: float = 0.0) -> None:

@@ -41,6 +41,7 @@ class ImageBatch:
         self.gives_way = False
         """Whether a builder in the background has only what the program leaves: its call ends sooner."""
         self.is_announced = False
+        self._bar: Bar | None = None
         self._is_told = False
         self._order: Sequence[Provider] = providers
         self._aside: Sequence[Provider] = ()
@@ -245,10 +246,10 @@ class ImageBatch:
             warn(self.title, reason, told)
 
     def shown(self) -> Bar | None:
-        """What a terminal shows of waiting, for the first thread that waits; None for others."""
-        if self.is_announced:
-            return None
-        from jitree.codegen.image.estimates import Bar
+        """What a terminal shows of waiting, for one thread at a time; None for others."""
+        if self._bar is None and not self.is_announced:
+            from jitree.codegen.image.estimates import Bar
 
-        self.is_announced = True
-        return Bar(self.title, self.estimate)
+            self.is_announced = True
+            self._bar = Bar(self.title, self.estimate)
+        return None if self._bar is None or self._bar.is_open else self._bar

@@ -286,8 +286,12 @@ class Pack:
         order = [processor_key().hex(), *levels_here()]
         suiting = [item for item in sections if (item.requirement or item.processor) in order]
         if not suiting:
-            kinds = ", ".join(section.processor for section in sections)
-            raise Mismatch(f"it is for processors {kinds}, and this one is {this_processor()}")
+            kinds, here = [section.processor for section in sections], this_processor()
+            this = "another of that name" if here in kinds else here
+            raise Mismatch(
+                f"it is for processors {', '.join(kinds)}, and this one is {this} (with `--processor=` it is"
+                " for levels, which many have)"
+            )
         best = min(suiting, key=lambda item: order.index(item.requirement or item.processor))
         self._environment = best.environment
         for key, (at, size) in best.images.items():

@@ -101,37 +101,54 @@ def _ratio(value: object) -> float:
 
 
 class Bar:
-    """Nothing where stderr is no terminal."""
+    """Shows a program's waits, one after another. Nothing where stderr is no terminal.
+
+    The first one is told, and the bar is there while one lasts: a call waits for each of its kernels.
+    """
 
     def __init__(self, title: str, seconds: float) -> None:
+        self.is_open = False
+        """Whether a thread shows that it waits."""
         self._title = title
         self._seconds = seconds
+        self._is_told = False
         self._open = ExitStack()
         self._progress: Any = None
         self._task: Any = None
+        self._completed = 0
 
     def __enter__(self) -> Bar:
+        if not self._is_told:
+            self._is_told = True
+            self._tell()
+        if self._progress is not None:
+            self._open.enter_context(self._progress)
+        self.is_open = True
+        return self
+
+    def _tell(self) -> None:
         if sys.stderr is None or not sys.stderr.isatty():
-            return self
+            return
         tell(f"jitree: building {self._title} (about {max(1, round(self._seconds))} s, once) …\n")
         if self._seconds >= _LEAST_SECONDS:
             try:
                 from rich.console import Console
                 from rich.progress import BarColumn, Progress
             except ImportError:
-                return self
+                return
             bar = Progress(BarColumn(), console=Console(stderr=True), transient=True, auto_refresh=False)
-            self._progress = self._open.enter_context(bar)
             self._task = bar.add_task("", total=_STEPS)
-        return self
+            self._progress = bar
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.is_open = False
         self._open.close()
 
     def show(self, passed: float) -> None:
         """``passed``: seconds of the build."""
-        if self._progress is not None:
-            part = min(passed / self._seconds, _NEVER_FULL)
-            self._progress.update(self._task, completed=_STEPS * part, refresh=True)
+        completed = int(_STEPS * min(passed / max(self._seconds, _LEAST_SECONDS), _NEVER_FULL))
+        if self._progress is not None and completed != self._completed:  # to draw takes a builder's processor
+            self._completed = completed
+            self._progress.update(self._task, completed=completed, refresh=True)

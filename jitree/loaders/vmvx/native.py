@@ -220,7 +220,7 @@ class CompiledKernels(Finalized):
                 if not is_resting:
                     is_resting = True
                     waiting.enter_context(interrupts.resting(running.job))
-                if bar is None and self._policy.share == NOTHING:
+                if bar is None and self._policy.is_shown:
                     bar = self._batch.shown()
                     if bar is not None:
                         waiting.enter_context(bar)

@@ -89,6 +89,8 @@ _SMALL_BUILD: Final = 0.3
 begin later in proportion, when kernels have run for a fifteenth of what they take."""
 _FEW: Final = 2
 """Processors of which the start of a builder takes a call that fills them a good part."""
+_TOLD: Final = 1.0
+"""Seconds of a build of which a terminal tells also where calls interpret beside it: they take long by it."""
 _NANO: Final = 1e-9
 
 
@@ -421,6 +423,11 @@ class WaitingPolicy:
             self.share = EVEN
         self.builds = self.share == NOTHING or call >= SOONER * build or gain >= _SAVED * call
         self.holds = is_first and self.fills and not self.builds
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a terminal is to show that the call waits."""
+        return self.share == NOTHING or self._everything.estimate >= _TOLD
 
     def _silence(self, now: float, spent: float) -> float:
         """Seconds since the builder got on: without those that the program interpreted."""

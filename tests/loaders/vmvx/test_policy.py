@@ -106,6 +106,20 @@ def test_calls_after_the_first_leave_the_processors_to_the_build(
     assert not policy.may_go_on(Running(0, int(0.5e9) * processors, 0, 0, 1))
 
 
+@pytest.mark.parametrize(("estimate", "is_shown"), [(4.0, True), (0.4, False)])
+def test_a_later_call_shows_that_it_gives_way_to_a_long_build(
+    estimate: float, is_shown: bool, clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
+    provider = _provider(estimate)
+    policy, at_begin, rest = WaitingPolicy(provider, 1), Running(0, 0, 0, 0, 1), LeftToDo(0.1, 0.3, 1)
+    policy.decide(at_begin, rest, estimate, 0.0)
+    provider.begun = clock.now
+    interrupts.end_call(None)
+    policy.decide(at_begin, rest, estimate, 0.0)
+    assert policy.share == LATER and policy.is_shown == is_shown
+
+
 def test_a_build_that_is_overdue_takes_half_of_later_calls(
     clock: _Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,8 +321,9 @@ def test_cancelling_the_session_ends_the_wait(
 def test_a_terminal_shows_the_wait_while_it_lasts(
     hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends it, and one of a program at a time."""
+    """Whatever ends it, and each of them."""
     made = MagicMock()
+    made.return_value.is_open = False
     monkeypatch.setattr(estimates, "Bar", made)
     for looks in (5, 3):
         _after_looks(monkeypatch, looks, lambda provider: interrupt_main())
@@ -317,7 +332,7 @@ def test_a_terminal_shows_the_wait_while_it_lasts(
     ((title, _),) = (call.args for call in made.call_args_list)
     bar = made.return_value
     assert title.startswith("1 kernel of executable") and bar.show.called
-    assert bar.__enter__.call_count == bar.__exit__.call_count == 1
+    assert bar.__enter__.call_count == bar.__exit__.call_count == 2
 
 
 def test_a_builder_that_hangs_is_given_up(hanging: VmvxExecutable, monkeypatch: pytest.MonkeyPatch) -> None:
