@@ -19,6 +19,7 @@ from jitree.compiling.onnx_inputs import (
     choose,
     inputs_of,
     operator_of,
+    state_defaults,
     tensors_of,
     type_name,
 )
@@ -98,7 +99,7 @@ def prepare(
 ) -> PreparedModel:
     """Makes a model ready. ``opset`` 0: as it is, but not older than the importer knows. ``expanded``: the
     operators that are written by others. INVALID_ARGUMENT for inputs and opsets that do not fit."""
-    import onnx.inliner
+    import onnx
 
     origins = _origins(model)
     reference = onnx.ModelProto()
@@ -106,8 +107,7 @@ def prepare(
     choose(reference, inputs)
     _separate_names(reference)
     reference.ir_version = max(reference.ir_version, _VERSION)
-    program = onnx.inliner.inline_local_functions(reference, convert_version=True)
-    program = _expanded(_converted(_inferred(program, work), opset, work), expanded)
+    program = _expanded(_converted(_inferred(_written_out(reference), work), opset, work), expanded)
     program = _inferred(_folded(program, work), work)
     replace_forms(program)
     _drop_weights(program)
@@ -116,6 +116,24 @@ def prepare(
     _store_bytes(program)
     program.graph.name = FUNCTION
     return PreparedModel(program, reference, _named(program, origins), declaration_of(program))
+
+
+def _written_out(model: Any) -> Any:
+    """The model without functions. UNIMPLEMENTED for those of opsets that onnx cannot convert to the
+    model's."""
+    import onnx.inliner
+
+    program = onnx.ModelProto()
+    program.CopyFrom(model)
+    state_defaults(program)
+    try:
+        return onnx.inliner.inline_local_functions(program, convert_version=True)
+    except Exception as error:
+        pass_interruption(error)
+        raise UnimplementedError(
+            f"onnx cannot write the functions of the model out: {first_line(error)}; export the model with "
+            "one opset for all of it"
+        ) from None
 
 
 def can_expand(operator: str) -> bool:

@@ -6,14 +6,14 @@ else, or the reason for a refusal would be another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
 from jitree.base.records import NamedTuple
-from jitree.compiling.onnx_nodes import NodeChain, Shape, graphs_in, graphs_of, names_of, shape_of
+from jitree.compiling.onnx_nodes import NodeChain, Shape, graphs_in, graphs_of, made_in, names_of, shape_of
 from jitree.errors import InvalidArgumentError, pass_interruption
 
 TYPES: Final = {
@@ -31,8 +31,15 @@ _SEVERAL: Final = {"u8": "ui8", "u16": "ui16", "u32": "ui32", "u64": "ui64", "bo
 _OWN: Final = ("", "ai.onnx")
 """Names of ONNX's own set of operators."""
 _NONE: Final = 0
+_DEEPEST: Final = 100
+"""Functions in functions."""
+_MOST_NODES: Final = 1 << 20
 _BITS: Final = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 """Of element types that are smaller than a byte, by their number."""
+
+
+FunctionName = tuple[str, str, str]
+"""Domain, name, overload."""
 
 
 class ChosenInputs(NamedTuple):
@@ -150,8 +157,9 @@ def _rename(node: Any, old: str, new: str) -> None:
         if name == old:
             node.input[index] = new
     for inner in graphs_of(node):
-        for each in inner.node:
-            _rename(each, old, new)
+        if old not in made_in(inner):
+            for each in inner.node:
+                _rename(each, old, new)
 
 
 def _input(model: Any, name: str, what: str) -> Any:
@@ -182,11 +190,83 @@ def check_model(model: Any, name: str) -> None:
             for value in values:
                 _check_type(kind, value)
         _check_versions(model)
-        _check_order(model.graph, ())
-        for tensor in tensors_of(model.graph):
-            _check_size(tensor)
+        _check_graph(model.graph)
+        for body in _bodies(model):
+            try:
+                _check_graph(body)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"function '{body.name}': {error.message}") from None
+        _check_functions(model)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"'{name}': {error.message}") from None
+
+
+def _check_graph(graph: Any) -> None:
+    _check_order(graph, ())
+    for tensor in tensors_of(graph):
+        _check_size(tensor)
+
+
+def _bodies(model: Any) -> Iterator[Any]:
+    """Functions of the model as graphs: they see nothing from outside."""
+    import onnx
+
+    def values(names: Sequence[str]) -> list[Any]:
+        return [onnx.ValueInfoProto(name=name) for name in names]
+
+    for one in model.functions:
+        yield onnx.helper.make_graph(one.node, one.name, values(one.input), values(one.output))
+
+
+def _check_functions(model: Any) -> None:
+    """Refuses functions that never end, or make too many nodes when written out. One that is called
+    like an operator of ONNX's onnxruntime would take for that."""
+    import onnx
+
+    versions = [one.version for one in model.opset_import if one.domain in _OWN]
+    left = {(one.domain, one.name, one.overload): one for one in model.functions}
+    for domain, name, _ in left:
+        if domain in _OWN and versions and onnx.defs.has(name, versions[0]):
+            raise InvalidArgumentError(f"a function has the name of ONNX's '{name}'; give it another domain")
+    sizes: dict[FunctionName, int] = {}
+    for _ in range(_DEEPEST):
+        known = [key for key, one in left.items() if not _calls(one.node, left)]
+        sizes |= {key: _written_out(left.pop(key).node, sizes) for key in known}
+    if left:
+        names = ", ".join(f"'{domain}.{name}'" for domain, name, _ in left)
+        raise InvalidArgumentError(
+            f"functions call themselves, or each other more than {_DEEPEST} times over: {names}"
+        )
+    size = _written_out(model.graph.node, sizes)
+    if size > _MOST_NODES:
+        raise InvalidArgumentError(
+            f"its functions make {size} nodes where they are written out; a model has {_MOST_NODES} at most"
+        )
+
+
+def _written_out(nodes: Any, sizes: Mapping[FunctionName, int]) -> int:
+    return sum(sizes.get((one.domain, one.op_type, one.overload), 1) for one in _all_nodes(nodes))
+
+
+def _calls(nodes: Any, functions: Container[FunctionName]) -> bool:
+    return any((one.domain, one.op_type, one.overload) in functions for one in _all_nodes(nodes))
+
+
+def _all_nodes(nodes: Any) -> Iterator[Any]:
+    for node in nodes:
+        yield node
+        for graph in graphs_of(node):
+            yield from _all_nodes(graph.node)
+
+
+def state_defaults(model: Any) -> None:
+    """Gives calls of functions the attributes that they leave out: onnx forgets the defaults."""
+    defaults = {(one.domain, one.name, one.overload): one.attribute_proto for one in model.functions}
+    for nodes in (model.graph.node, *(one.node for one in model.functions)):
+        for node in _all_nodes(nodes):
+            given = {one.name for one in node.attribute}
+            others = defaults.get((node.domain, node.op_type, node.overload), ())
+            node.attribute.extend(one for one in others if one.name not in given)
 
 
 def tensors_of(graph: Any) -> Iterator[Any]:

@@ -118,7 +118,11 @@ class KnownValues(NamedTuple):
                 constants[node.output[0]] = tensor
         shapes: dict[str, Shape | None] = {name: tuple(one.dims) for name, one in constants.items()}
         shapes |= {one.name: shape_of(one) for one in (*graph.input, *graph.value_info, *graph.output)}
-        return KnownValues({**self.shapes, **shapes}, {**self.constants, **constants})
+        hidden = made_in(graph)
+        return KnownValues(
+            {name: one for name, one in self.shapes.items() if name not in hidden} | shapes,
+            {name: one for name, one in self.constants.items() if name not in hidden} | constants,
+        )
 
 
 def shape_of(value: Any) -> Shape | None:
@@ -149,6 +153,11 @@ def graphs_in(graph: Any) -> Iterator[Any]:
     for node in graph.node:
         for inner in graphs_of(node):
             yield from graphs_in(inner)
+
+
+def made_in(graph: Any) -> set[str]:
+    """Names that a graph makes: they hide those around it."""
+    return {one.name for one in graph.input} | {name for node in graph.node for name in node.output}
 
 
 def taken_in(graph: Any) -> set[str]:

@@ -231,6 +231,8 @@ class ParameterFile:
                 self.view = (
                     self._map(file.fileno(), size) if mode is Mode.FILE else _read(file.fileno(), size)
                 )
+        except errors.StatusError:
+            raise
         except ValueError as error:  # a name with a zero in it
             errors.pass_interruption(error)
             raise errors.InvalidArgumentError(f"{self.name!r} is no file name: {error}") from None

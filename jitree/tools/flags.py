@@ -229,7 +229,8 @@ def _flagfile_lines(path: str) -> list[str]:
         text = whole_file(path, _LONGEST_FLAGFILE).decode()
     except OSError as error:
         pass_interruption(error)
-        raise NotFoundError(f"cannot read flag file '{path}': {error.strerror}{near_path(path)}") from None
+        near = near_path(path) if isinstance(error, FileNotFoundError) else ""
+        raise NotFoundError(f"cannot read flag file '{path}': {error.strerror}{near}") from None
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"flag file '{path}' is not text") from None
     return [line.strip() for line in text.splitlines()]

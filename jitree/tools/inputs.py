@@ -6,9 +6,9 @@ input := [name "="] value | "-" | "@" path ".json"
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from jitree.errors import InvalidArgumentError, error_context
@@ -102,7 +102,7 @@ def _streamed(path: str) -> list[_Given]:
     from jitree.tools.input_files import json_inputs
     from jitree.vmfb.archive import content, standard_input
 
-    if path != _STREAM and not Path(path).is_file():
+    if path != _STREAM and not os.path.exists(path):
         raise missing_file(path)
     data = content(standard_input()) if path == _STREAM else content(path)
     if bytes(data[: len(_ARRAY)]) != _ARRAY:

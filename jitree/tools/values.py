@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
@@ -138,12 +137,7 @@ class ValueFiles:
 
             return standard_input()
         if file is None:
-            with errors.system_refusals(f"unable to open file `{path}`"):
-                try:
-                    file = input_file(path)
-                except FileNotFoundError:
-                    raise missing_file(path) from None
-            self._open[path] = file
+            file = self._open[path] = _opened(path)
         if mode == START:
             file.seek(0)
         return file
@@ -199,12 +193,18 @@ def missing_file(path: str) -> errors.NotFoundError:
     return errors.NotFoundError(f"unable to open file `{path}`: it does not exist{near_path(path)}")
 
 
+def _opened(path: str) -> BinaryIO:
+    with errors.system_refusals(f"unable to open file `{path}`"):
+        try:
+            return input_file(path)
+        except FileNotFoundError:
+            raise missing_file(path) from None
+
+
 @contextmanager
 def _open_archive(path: str) -> Iterator[NpzFile]:
     """The archive; INVALID_ARGUMENT for what is none, or damaged where it is read."""
-    if not Path(path).is_file():
-        raise missing_file(path)
-    with _reading(path, "archive"), open(path, "rb") as file, NpzFile(file, allow_pickle=False) as archive:
+    with _opened(path) as file, _reading(path, "archive"), NpzFile(file, allow_pickle=False) as archive:
         yield archive
 
 

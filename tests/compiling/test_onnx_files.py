@@ -94,6 +94,18 @@ def test_values_that_do_not_fit(value: Any) -> None:
     assert caught.value.message == f"value of input 'k': {value} does not fit: k: i32[2]"
 
 
+def test_inputs_of_a_body_are_not_cast() -> None:
+    """Those that have the name of an input of the model: the body took that in their place."""
+    text = "(float[4] x) => (float[4] l, float[4,1] y) { z = Neg(x) l, y = Scan <num_scan_inputs=1, "
+    text += (
+        "body = b (float[4] x, float[1] r) => (float[4] n, float[1] o) { n = Add(x, r) o = Neg(r) }> (z, x) }"
+    )
+    model = parsed(text)
+    choose(model, ChosenInputs({}, {"x": "f64"}, {}))
+    x = np.arange(4, dtype=np.float64)
+    np.testing.assert_array_equal(results(model, x=x)[0], x.sum() - x)
+
+
 def test_files_that_are_damaged(tmp_path: Path) -> None:
     whole = chain([np.ones((8, 8), np.float32)], 2)
     path = tmp_path / "m.onnx"
@@ -138,6 +150,98 @@ def test_functions_of_the_model_are_written_out(work: CompilerWork) -> None:
     assert {node.op_type for node in program.graph.node} <= {"Constant", "Slice", "Concat", "Identity"}
     x = np.arange(4, dtype=np.float32)
     np.testing.assert_array_equal(results(program, x=x)[0], results(model, x=x)[0])
+
+
+def calling(functions: str, call: str = "y = own.a(x)") -> Any:
+    """A model of functions, of which each is ``name (x) => (y) {…}``."""
+    texts = (
+        f'<domain: "own", opset_import: ["": 19, "own": 1]> {each.strip()} ' for each in functions.split(";")
+    )
+    text = '<ir_version: 10, opset_import: ["": 19, "own": 1]> g '
+    return onnx.parser.parse_model(f"{text}(float[4] x) => (float[4] y) {{ {call} }} {''.join(texts)}")
+
+
+FUNCTIONS = {
+    "one that calls itself": ("a (x) => (y) { y = own.a(x) }", r"call themselves, .*: 'own\.a'"),
+    "two that call each other": (
+        "a (x) => (y) { y = own.b(x) }; b (x) => (y) { y = own.a(x) }",
+        r"call themselves, .*: 'own\.a', 'own\.b'",
+    ),
+    "one that calls itself in a branch": (
+        "a (x) => (y) { c = Constant<value_int=1>() b = Cast<to=9>(c) "
+        "y = If<then_branch=t () => (float[4] p) { p = own.a(x) }, "
+        "else_branch=e () => (float[4] q) { q = Neg(x) }>(b) }",
+        "call themselves",
+    ),
+    "many that call each other twice": (
+        ";".join(f"f{n} (x) => (z) {{ y = own.f{n + 1}(x) z = own.f{n + 1}(y) }}" for n in range(40))
+        + "; f40 (x) => (y) { y = Neg(x) }; a (x) => (y) { y = own.f0(x) }",
+        "its functions make 1099511627777 nodes where they are written out",
+    ),
+    "one that takes what is outside": (
+        "a (x) => (y) { y = Add(x, w) }",
+        "function 'a': node 0 .*takes 'w', which nothing makes",
+    ),
+    "one that makes nothing": ("a (x) => (y) { z = Neg(x) }", "function 'a': nothing makes the result 'y'"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_that_are_refused(name: str, tmp_path: Path) -> None:
+    """What onnx said of them was no status, or it wrote them out for ever, or took what is outside."""
+    functions, message = FUNCTIONS[name]
+    model = calling(functions, "w = Neg(x) y = own.a(x)")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InvalidArgumentError, match=f"'m.onnx': .*{message}"):
+        read_model(str(path), "m.onnx")
+
+
+def test_a_function_that_is_called_like_an_operator(tmp_path: Path) -> None:
+    """onnxruntime takes ONNX's, and it was written out here."""
+    text = '<ir_version: 10, opset_import: ["": 19]> g (float[4] x) => (float[4] y) { y = Relu(x) } '
+    model = onnx.parser.parse_model(
+        text + '<domain: "", opset_import: ["": 19]> Relu (a) => (b) { b = Neg(a) }'
+    )
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InvalidArgumentError, match="a function has the name of ONNX's 'Relu'"):
+        read_model(str(path), "m.onnx")
+
+
+def test_functions_of_a_newer_opset(work: CompilerWork) -> None:
+    text = (
+        '<ir_version: 10, opset_import: ["": 17, "own": 1]> g (float[4] x) => (float[4] y) { y = own.a(x) } '
+    )
+    model = onnx.parser.parse_model(
+        text + '<domain: "own", opset_import: ["": 20]> a (x) => (y) { y = Gelu(x) }'
+    )
+    with pytest.raises(UnimplementedError, match=r"cannot write the functions .* one opset for all of it"):
+        prepare(model, NOTHING, 0, [], work)
+
+
+def test_defaults_of_functions(work: CompilerWork) -> None:
+    """onnx left them out as it wrote functions out: LeakyRelu took its own."""
+    model = calling(
+        "b <alpha: float = 0.5> (x) => (y) { y = LeakyRelu<alpha: float = @alpha>(x) }; a (x) => (y) "
+        "{ c = own.b(x) d = own.b<alpha = 0.25>(c) e = Constant<value_int=1>() f = Cast<to=9>(e) "
+        "y = If<then_branch=t () => (float[4] p) { p = own.b(d) }, "
+        "else_branch=e () => (float[4] q) { q = Neg(x) }>(f) }"
+    )
+    program = prepare(model, NOTHING, 0, [], work).program
+    found = results(program, x=np.full(4, -16, np.float32))[0]
+    np.testing.assert_array_equal(found, np.full(4, -1, np.float32))
+
+
+def test_constants_of_functions_that_are_damaged(tmp_path: Path) -> None:
+    model = calling("a (x) => (y) { w = Constant<value = float[1] {2}>() y = Add(x, w) }")
+    tensor = model.functions[0].node[0].attribute[0].t
+    tensor.ClearField("float_data")
+    tensor.raw_data = b"123"
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InvalidArgumentError, match=r"has 3 bytes, and its shape and element type take 4"):
+        read_model(str(path), "m.onnx")
 
 
 def test_models_that_grow_beyond_what_a_file_holds(

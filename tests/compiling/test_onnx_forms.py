@@ -274,6 +274,19 @@ def test_forms_are_replaced_wherever_they_are(name: str) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def test_names_of_a_body_hide_those_outside() -> None:
+    """The constant outside was taken for what the body gets under its name."""
+    text = "(float[2,4] x, int64[2] k) => (int64[2] l, float[2,7] y) <int64[2] p = {1,2}> "
+    text += "{ l, y = Scan <num_scan_inputs=1, body = b (int64[2] p, float[4] r) => (int64[2] n, float[7] o) "
+    text += '{ n = Identity(p) o = Pad<mode="edge">(r, p) }> (k, x) }'
+    model = parsed(text, 19)
+    arguments = {"x": np.arange(8, dtype=np.float32).reshape(2, 4), "k": np.array([3, 0])}
+    expected = results(model, **arguments)
+    replace_forms(model)
+    for one, other in zip(results(model, **arguments), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("operator", ["Pad", "DepthToSpace", "ConvTranspose", "Resize", "GRU", "MaxPool"])
 def test_operators_of_others_stay_as_they_are(operator: str) -> None:
     """Another's GRU is not ONNX's."""

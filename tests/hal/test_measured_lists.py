@@ -7,21 +7,25 @@ from collections.abc import Callable
 
 import pytest
 
-from jitree.codegen.record import place_of, size_of
+from jitree.codegen.record import atomic_store, place_of, size_of
 from jitree.hal.command_layout import (
     ENTRY_INTERPRETED,
     ENTRY_SPAN,
+    FAILED_INTERRUPTED,
     KIND_BARRIER,
     KIND_DISPATCH,
     KIND_FILL,
     KNOWN_LISTS,
     LONG_LIST,
     Command,
+    Job,
     KernelEntry,
     List,
     MeasuredList,
     ThreadTeam,
 )
+from jitree.hal.local.executor import command_lists
+from jitree.hal.local.executor.command_lists import run_measured_list
 from jitree.hal.local.executor.measured_lists import (
     choose,
     is_interpreted,
@@ -171,3 +175,72 @@ def test_kinds_that_share_a_place_begin_anew(team: ThreadTeam) -> None:
     known.key += 1
     assert not ticks_alone(team, one)
     assert _run(team, one, _always(100), _always(200), 5) == "SSSSS"
+
+
+def test_fills_and_copies_are_shared(team: ThreadTeam) -> None:
+    """All of them have one key, of which nothing was known but that one thread takes some time."""
+    for commands in (_list((KIND_FILL, 0, 0)), _list()):
+        assert _run(team, commands, _always(300), _always(200), 1000) == "S" * 1000
+        assert not ticks_alone(team, commands)
+
+
+class _Runs:
+    """Runs lists that take so many ticks, or fail after so many."""
+
+    def __init__(self, team: ThreadTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._team, self._now, self.ways = team, 10**6, ""
+        self.shared, self.alone, self.failure = 300, 500, 0
+        self._job = Job(_zeroed(size_of(Job)))
+        self._job.list = _list((KIND_DISPATCH, 8, 3))
+        monkeypatch.setattr(command_lists, "ticks", lambda: self._now)
+        monkeypatch.setattr(command_lists, "run_shared", lambda job, team: self._pass("S", self.shared))
+        monkeypatch.setattr(command_lists, "run_list", lambda job: self._pass("A", self.alone))
+
+    def _pass(self, way: str, spent: int) -> None:
+        self.ways += way
+        self._now += spent
+        # order of failure: the first one; what says more is read after `finished`
+        atomic_store(self._job.failure, self.failure)
+
+    def run(self, count: int) -> str:
+        self.ways = ""
+        for _ in range(count):
+            run_measured_list(self._job, self._team)
+        return self.ways
+
+
+@pytest.fixture
+def runs(team: ThreadTeam, monkeypatch: pytest.MonkeyPatch) -> _Runs:
+    return _Runs(team, monkeypatch)
+
+
+def test_lists_that_end_early_do_not_count_as_quick(runs: _Runs) -> None:
+    """A deadline ends a trial of one thread, which then seemed to take next to nothing."""
+    runs.run(8)
+    runs.failure, runs.alone = FAILED_INTERRUPTED, 1
+    assert runs.run(1) == "A"
+    runs.failure, runs.alone = 0, 500
+    assert runs.run(40) == "S" * 40
+
+
+def test_lists_that_fail_after_a_longer_time_count(runs: _Runs) -> None:
+    runs.alone = 200
+    assert runs.run(20).endswith("A" * 5)
+    runs.failure, runs.alone = FAILED_INTERRUPTED, 900
+    assert runs.run(10).endswith("S" * 5)
+
+
+def test_clocks_that_run_backwards_change_nothing(runs: _Runs) -> None:
+    runs.run(20)
+    runs.shared = -1000
+    runs.run(1)
+    runs.shared = 300
+    runs.run(20)
+    assert runs.run(40).count("A") <= 1
+    runs.shared, runs.alone = 500, 200
+    runs.run(600)
+    runs.alone = -1000
+    runs.run(1)
+    runs.shared, runs.alone = 100, 300
+    runs.run(2000)
+    assert runs.run(1000).count("A") <= 3

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
+from jitree.base.pipes import input_file
 from jitree.compat.iree_runtime.arguments import a, flag, i64, takes, text
 from jitree.errors import UnimplementedError, is_interruption, pass_interruption
 
@@ -38,8 +39,8 @@ class Tokenizer:
         """ValueError for a file that is not there or is no tokenizer."""
         name = os.fspath(path)
         try:
-            with open(name, encoding="utf-8") as file:
-                content = file.read()
+            with input_file(name) as file:
+                content = file.read().decode()
         except OSError as error:
             pass_interruption(error)
             raise ValueError(f"Failed to open file: {name}: {error.strerror}") from None

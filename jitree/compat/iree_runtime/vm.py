@@ -14,6 +14,7 @@ import numpy as np
 from jitree import errors
 from jitree.api.session import Instance, Session
 from jitree.base.arguments import said
+from jitree.base.platform import open_at_once
 from jitree.compat.iree_runtime.arguments import (
     a,
     anything,
@@ -176,7 +177,7 @@ class VmModule:
         instance: VmInstance, filepath: Any, destroy_callback: Callable[[], object] | None = None
     ) -> VmModule:
         """Over a file, of which pages are read when they are used."""
-        with open(filepath, "rb") as file:
+        with open(filepath, "rb", opener=open_at_once) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return _loaded(memoryview(mapped), destroy_callback)
 

@@ -58,6 +58,7 @@ from jitree.hal.local.executor.measured_lists import (
     learn_alone,
     learn_shared,
     ticks_alone,
+    time_of,
 )
 from jitree.hal.local.executor.rows import (
     SHARE_SIZE,
@@ -180,12 +181,12 @@ def run_measured_list(job: Job, team: ThreadTeam) -> None:
     if is_to_share(known):
         team.expected = 0
         run_shared(job, team)
-        learn_shared(known, team, ticks() - begun)
+        learn_shared(known, team, time_of(job, ticks() - begun, known.shared))
     else:
         job.team = ThreadTeam(0)  # what functions cost in chunks stays known
         run_list(job)
         job.team = team
-        learn_alone(known, ticks() - begun)
+        learn_alone(known, time_of(job, ticks() - begun, known.alone))
 
 
 def run_shared(job: Job, team: ThreadTeam) -> None:

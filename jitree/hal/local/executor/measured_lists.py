@@ -6,11 +6,12 @@ and the time that a system grants: no sum of what single dispatches take says ho
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import lesser
-from jitree.codegen.record import place_of, size_of
+from jitree.codegen.primitives import greater, lesser
+from jitree.codegen.record import atomic_load, place_of, size_of
 from jitree.hal.command_layout import (
     ENTRY_INTERPRETED,
     FIRST_INTERVAL,
+    FOREVER,
     INTERVAL_SHIFT,
     KIND_DISPATCH,
     KNOWN_LISTS,
@@ -19,6 +20,7 @@ from jitree.hal.command_layout import (
     TRIALS,
     WORTH_TRYING,
     Command,
+    Job,
     List,
     MeasuredList,
     ThreadTeam,
@@ -77,10 +79,11 @@ def is_interpreted(commands: List) -> bool:
 
 
 def choose(team: ThreadTeam, commands: List) -> MeasuredList:
-    """Finds what is known of such lists, for one that is to run now."""
+    """Finds what is known of such lists, for one that is to run now. Of fills and copies alone it is never
+    anything: how long they are says what they take, and they share a key."""
     key = key_of(commands)
     known = measured_list(team, key)
-    if known.key != key:
+    if known.key != key or key == 0:
         known.key = key
         known.shared = 0
         known.alone = 0
@@ -104,6 +107,15 @@ def is_to_share(known: MeasuredList) -> bool:
     """Whether the team is to run the list that was chosen for last: the sooner way, or the other one in a
     trial."""
     return is_alone_sooner(known) == (known.trials != 0)
+
+
+def time_of(job: Job, spent: int, known: int) -> int:
+    """Ticks of a list that took so many. One that has failed or was ended takes longer, and not less than
+    ``known``; clocks of two processors may differ."""
+    # order of failure: the first one; what says more is read after `finished`
+    if atomic_load(job.failure) == 0:
+        return greater(spent, 1)
+    return greater(spent, known) if known != 0 else FOREVER
 
 
 def learn_shared(known: MeasuredList, team: ThreadTeam, spent: int) -> None:
@@ -137,7 +149,7 @@ def learn(known: MeasuredList, sooner: bool, spent: int, other: int) -> None:
 def averaged(known: int, sample: int) -> int:
     """The average grows by half at the most, and slower than it falls: a thread that has lost its processor
     meanwhile says little."""
-    if known == 0:
+    if known == 0 or known == FOREVER:
         return sample
     if sample < known:
         return known - ((known - sample) >> 1)
