@@ -6,7 +6,7 @@ and the time that a system grants: no sum of what single dispatches take says ho
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import lesser
+from jitree.codegen.primitives import greater, lesser, ticks
 from jitree.codegen.record import place_of, size_of
 from jitree.hal.command_layout import (
     FALL_SHIFT,
@@ -29,7 +29,8 @@ _SIZE = size_of(MeasuredList)
 
 
 def key_of(commands: List) -> int:
-    """What lists of one kind have in common: how many rows they have, what is dispatched first and last."""
+    """What lists of one kind have in common: how many rows they have, what is dispatched first and last; 0
+    where nothing is dispatched."""
     first = commands.rows
     end = row_at(commands, commands.row_count)
     last = end
@@ -66,7 +67,8 @@ def is_alone_sooner(known: MeasuredList) -> bool:
 
 
 def choose(team: ThreadTeam, commands: List) -> MeasuredList:
-    """Finds what is known of such lists, for one that is to run now."""
+    """Finds what is known of such lists, for one that is to run now. Fills and copies are of any size, and
+    shared in parts of some size: one thread is not tried for those without dispatches."""
     key = key_of(commands)
     known = measured_list(team, key)
     if known.key != key:
@@ -75,7 +77,7 @@ def choose(team: ThreadTeam, commands: List) -> MeasuredList:
         known.alone = 0
         known.trials = 0
         wait(known, FIRST_INTERVAL)
-    if known.trials == 0:
+    if key != 0 and known.trials == 0:
         if known.left == 0:
             known.trials = TRIALS
         else:
@@ -93,6 +95,11 @@ def is_to_share(known: MeasuredList) -> bool:
     """Whether the team is to run the list that was chosen for last: the sooner way, or the other one in a
     trial."""
     return is_alone_sooner(known) == (known.trials != 0)
+
+
+def spent_since(begun: int) -> int:
+    """Ticks, at least so many that an average of them grows: clocks of two processors may differ."""
+    return greater(ticks() - begun, 1 << FALL_SHIFT)
 
 
 def learn_shared(known: MeasuredList, team: ThreadTeam, spent: int) -> None:
