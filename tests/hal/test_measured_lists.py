@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from jitree.codegen.primitives import ticks
 from jitree.codegen.record import size_of
 from jitree.hal.command_layout import (
     KIND_BARRIER,
@@ -28,7 +27,6 @@ from jitree.hal.local.executor.measured_lists import (
     key_of,
     learn_alone,
     learn_shared,
-    spent_since,
 )
 
 PARKED = 1000
@@ -156,13 +154,6 @@ def test_lists_without_dispatches_are_shared(team: ThreadTeam) -> None:
     fills = _list((KIND_FILL, 0, 0))
     assert _run(team, fills, _always(100), _always(900), 3000) == "S" * 3000
     assert not is_better_alone(team, fills)
-
-
-def test_a_clock_that_goes_back_is_forgotten(team: ThreadTeam) -> None:
-    """One thread was the sooner way for good."""
-    spent = spent_since(ticks() + 10**9)
-    ways = _run(team, _list((KIND_DISPATCH, 8, 3)), _always(200), lambda n: spent if n < 20 else 900, 3000)
-    assert "A" in ways and ways[2000:].count("A") < 5
 
 
 def test_kinds_that_share_a_place_begin_anew(team: ThreadTeam) -> None:

@@ -57,7 +57,6 @@ from jitree.hal.local.executor.measured_lists import (
     is_to_share,
     learn_alone,
     learn_shared,
-    spent_since,
 )
 from jitree.hal.local.executor.rows import (
     SHARE_SIZE,
@@ -177,10 +176,10 @@ def run_measured_list(job: Job, team: ThreadTeam) -> None:
     if is_to_share(known):
         team.expected = 0
         run_shared(job, team)
-        learn_shared(known, team, spent_since(begun))
+        learn_shared(known, team, ticks() - begun)
     else:
         run_list(job)
-        learn_alone(known, spent_since(begun))
+        learn_alone(known, ticks() - begun)
 
 
 def run_shared(job: Job, team: ThreadTeam) -> None:

@@ -6,7 +6,7 @@ and the time that a system grants: no sum of what single dispatches take says ho
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import greater, lesser, ticks
+from jitree.codegen.primitives import lesser
 from jitree.codegen.record import place_of, size_of
 from jitree.hal.command_layout import (
     FALL_SHIFT,
@@ -95,11 +95,6 @@ def is_to_share(known: MeasuredList) -> bool:
     """Whether the team is to run the list that was chosen for last: the sooner way, or the other one in a
     trial."""
     return is_alone_sooner(known) == (known.trials != 0)
-
-
-def spent_since(begun: int) -> int:
-    """Ticks, at least so many that an average of them grows: clocks of two processors may differ."""
-    return greater(ticks() - begun, 1 << FALL_SHIFT)
 
 
 def learn_shared(known: MeasuredList, team: ThreadTeam, spent: int) -> None:
