@@ -223,6 +223,7 @@ FORMS = {
         '{ y = Resize<mode="linear">(x, , s) }'
     ),
     "fractions that are cut off": "(float[2,9] x) => (int32[2,9] y) { y = Cast<to=6>(x) }",
+    "roots that are integers": "(int32[32,3] x) => (int32[32,1] y) { y = ReduceL2<axes=[1]>(x) }",
     "a truth value": "(bool[3] x) => (bool[3] y) { y = Not(x) }",
     "an open size": "(float[N,3] x) => (float[N,3] y) { y = Softmax(x) }",
 }
