@@ -150,8 +150,9 @@ def _rename(node: Any, old: str, new: str) -> None:
         if name == old:
             node.input[index] = new
     for inner in graphs_of(node):
-        for each in inner.node:
-            _rename(each, old, new)
+        if old not in {one.name for one in (*inner.input, *inner.initializer)}:  # it means its own by that
+            for each in inner.node:
+                _rename(each, old, new)
 
 
 def _input(model: Any, name: str, what: str) -> Any:
@@ -266,7 +267,7 @@ def _check_order(graph: Any, outer: Sequence[set[str]]) -> None:
         for inner in graphs_of(node):
             _check_order(inner, scopes)
         for name in node.output:
-            if name and name in made:
+            if name and any(name in scope for scope in scopes):
                 raise InvalidArgumentError(f"{place} makes '{name}', which there is already")
             made.add(name)
     for value in graph.output:
