@@ -41,6 +41,8 @@ from jitree.errors import (
 
 OLDEST_OPSET: Final = 17
 """The importer is written for this and later ones; it knows old forms of some operators only."""
+_LAST_THAT_TURNS: Final = 10
+"""The opset whose nearest Resize rounds down or up, as it grows or shrinks. Older ones only grow."""
 _FIRST_WITH_PLACES: Final = 11
 """The opset whose Resize says where elements are taken."""
 FUNCTION: Final = "main"
@@ -98,7 +100,7 @@ def prepare(
 ) -> PreparedModel:
     """Makes a model ready. ``opset`` 0: as it is, but not older than the importer knows. ``expanded``: the
     operators that are written by others. INVALID_ARGUMENT for inputs and opsets that do not fit."""
-    import onnx.inliner
+    import onnx
 
     origins = _origins(model)
     reference = onnx.ModelProto()
@@ -106,8 +108,7 @@ def prepare(
     choose(reference, inputs)
     _separate_names(reference)
     reference.ir_version = max(reference.ir_version, _VERSION)
-    program = onnx.inliner.inline_local_functions(reference, convert_version=True)
-    program = _expanded(_converted(_inferred(program, work), opset, work), expanded)
+    program = _expanded(_converted(_inferred(_written_out(reference), work), opset, work), expanded)
     program = _inferred(_folded(program, work), work)
     replace_forms(program)
     _drop_weights(program)
@@ -116,6 +117,20 @@ def prepare(
     _store_bytes(program)
     program.graph.name = FUNCTION
     return PreparedModel(program, reference, _named(program, origins), declaration_of(program))
+
+
+def _written_out(model: Any) -> Any:
+    """The model with its functions in the place of their calls. INVALID_ARGUMENT for those that call
+    themselves, and for calls with more arguments than a function takes."""
+    import onnx.inliner
+
+    try:
+        return onnx.inliner.inline_local_functions(model, convert_version=True)
+    except Exception as error:
+        pass_interruption(error)
+        raise InvalidArgumentError(
+            f"the functions of the model cannot be written out: {first_line(error)}; export it without"
+        ) from None
 
 
 def can_expand(operator: str) -> bool:
@@ -149,6 +164,9 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
     wanted = opset or max(current, OLDEST_OPSET)
     if wanted == current or not current:
         return model
+    if current == _LAST_THAT_TURNS < wanted:
+        model = _folded(model, work)  # scales are often computed of shapes
+        _require_scales(model.graph, KnownValues({}, {}))
     try:
         converted = onnx.version_converter.convert_version(model, wanted)
     except Exception as error:
@@ -161,6 +179,22 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
     if current < _FIRST_WITH_PLACES <= wanted:
         _resize_from_corners(converted.graph, KnownValues({}, {}))
     return converted
+
+
+def _require_scales(graph: Any, outside: KnownValues) -> None:
+    """UNIMPLEMENTED for a nearest Resize of opset 10 of which it is not known whether it shrinks."""
+    known = outside.within(graph)
+    for node in graph.node:
+        is_nearest = not any(one.s == b"linear" for one in node.attribute)
+        is_computed = any(known.array(name) is None for name in node.input[1:2])
+        if operator_of(node) == "Resize" and is_nearest and is_computed:
+            raise UnimplementedError(
+                f"Resize that makes '{node.output[0]}' has computed scales: it rounds as it grows or "
+                "shrinks, which no later opset can say; give the shapes of all inputs (--input-shape=), with "
+                "onnxruntime installed, or export the model with a newer opset"
+            )
+        for inner in graphs_of(node):
+            _require_scales(inner, known)
 
 
 def _resize_from_corners(graph: Any, outside: KnownValues) -> None:
