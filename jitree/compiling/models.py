@@ -311,7 +311,7 @@ def _of_onnx(
 
 
 def _cuts(graph: Any) -> bool:
-    """Whether nodes make integers of numbers with fractions, as far as it is known what they make."""
+    """Whether nodes make integers of numbers with fractions. They do where it is not known what they make."""
     fractions = {
         one.name
         for one in (*graph.value_info, *graph.output)
