@@ -182,7 +182,7 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
 
 
 def _require_scales(graph: Any, outside: KnownValues) -> None:
-    """Refuses a nearest Resize of opset 10 whose scales are computed. UNIMPLEMENTED: it may grow or shrink."""
+    """Refuses a nearest Resize of opset 10 whose scales are computed: UNIMPLEMENTED, as it may shrink."""
     known = outside.within(graph)
     for node in graph.node:
         is_nearest = not any(one.s == b"linear" for one in node.attribute)
