@@ -21,7 +21,8 @@ from jitree.base.private_files import put_in_place, refuse_special, unique, writ
 from jitree.base.records import NamedTuple
 from jitree.compiling.checking import TOLERANCE, ModelCheck, check_model
 from jitree.compiling.onnx_files import NodePlace, can_expand, prepare, read_model
-from jitree.compiling.onnx_inputs import ChosenInputs
+from jitree.compiling.onnx_inputs import ChosenInputs, type_name
+from jitree.compiling.onnx_nodes import graphs_in
 from jitree.compiling.programs import (
     PORTABLE,
     CompilerWork,
@@ -56,8 +57,10 @@ _LONGEST_NAME: Final = 100
 """Characters that are taken from the name of a file."""
 _OF_THE_RUNTIME: Final = ("hal", "hal_inline", "hal_loader", "io_parameters", "vm", "vmvx")
 """Modules that sessions have themselves, or that the compiler names."""
-_CUTTING: Final = ("Cast", "CastLike", "GridSample", "OneHot", "Range", "Resize")
+_CUTTING: Final = ("Cast", "CastLike", "GridSample", "MelWeightMatrix", "OneHot", "Range", "Resize")
 """Operators that make integers of numbers with fractions."""
+_CUTTING_OF_INTEGERS: Final = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+"""Operators that do it where their results are integers: they compute with fractions all the same."""
 _UNSIGNED: Final = re.compile(r"[x<]ui[0-9]+>")
 
 
@@ -303,8 +306,21 @@ def _of_onnx(
     _run(_IMPORTER, [*command, path, program, options.name or name, declaration], prepared.nodes, work)
     is_due = _UNSIGNED.search(declaration.partition("->")[2]) is not None
     if PORTABLE in options.target.names:
-        is_due |= any(place.operator in _CUTTING for place in prepared.nodes.values())
+        is_due |= any(map(_cuts, graphs_in(prepared.program.graph)))
     return _Program(program, prepared.nodes, prepared.reference, declaration if is_due else "")
+
+
+def _cuts(graph: Any) -> bool:
+    """Whether nodes make integers of numbers with fractions. They do where it is not known what they make."""
+    fractions = {
+        one.name
+        for one in (*graph.value_info, *graph.output)
+        if type_name(one.type.tensor_type.elem_type).startswith(("f", "bf"))
+    }
+    return any(
+        node.op_type in _CUTTING or (node.op_type in _CUTTING_OF_INTEGERS and node.output[0] not in fractions)
+        for node in graph.node
+    )
 
 
 def _of_mlir(source: ModelSource, options: CompileOptions, name: str, work: CompilerWork) -> _Program:

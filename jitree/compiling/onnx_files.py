@@ -42,6 +42,8 @@ from jitree.errors import (
 
 OLDEST_OPSET: Final = 17
 """The importer is written for this and later ones; it knows old forms of some operators only."""
+_LAST_THAT_TURNS: Final = 10
+"""The opset whose nearest Resize rounds down or up, as it grows or shrinks. Older ones only grow."""
 _FIRST_WITH_PLACES: Final = 11
 """The opset whose Resize says where elements are taken."""
 FUNCTION: Final = "main"
@@ -167,6 +169,9 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
     wanted = opset or max(current, OLDEST_OPSET)
     if wanted == current or not current:
         return model
+    if current == _LAST_THAT_TURNS < wanted:
+        model = _folded(model, work)  # scales are often computed of shapes
+        _require_scales(model.graph, KnownValues({}, {}))
     try:
         converted = onnx.version_converter.convert_version(model, wanted)
     except Exception as error:
@@ -179,6 +184,22 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
     if current < _FIRST_WITH_PLACES <= wanted:
         _resize_from_corners(converted.graph, KnownValues({}, {}))
     return converted
+
+
+def _require_scales(graph: Any, outside: KnownValues) -> None:
+    """Refuses a nearest Resize of opset 10 whose scales are computed: UNIMPLEMENTED, as it may shrink."""
+    known = outside.within(graph)
+    for node in graph.node:
+        is_nearest = not any(one.s == b"linear" for one in node.attribute)
+        is_computed = any(known.array(name) is None for name in node.input[1:2])
+        if operator_of(node) == "Resize" and is_nearest and is_computed:
+            raise UnimplementedError(
+                f"Resize that makes '{node.output[0]}' has computed scales: it rounds as it grows or "
+                "shrinks, which no later opset can say; give the shapes of all inputs (--input-shape=), with "
+                "onnxruntime installed, or export the model with a newer opset"
+            )
+        for inner in graphs_of(node):
+            _require_scales(inner, known)
 
 
 def _resize_from_corners(graph: Any, outside: KnownValues) -> None:

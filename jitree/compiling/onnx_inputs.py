@@ -346,7 +346,7 @@ def _check_order(graph: Any, outer: Sequence[set[str]]) -> None:
         for inner in graphs_of(node):
             _check_order(inner, scopes)
         for name in node.output:
-            if name and name in made:
+            if name and any(name in scope for scope in scopes):
                 raise InvalidArgumentError(f"{place} makes '{name}', which there is already")
             made.add(name)
     for value in graph.output:

@@ -110,19 +110,19 @@ class KnownValues(NamedTuple):
         return onnx.numpy_helper.to_array(tensor)
 
     def within(self, graph: Any) -> KnownValues:
-        """What the nodes of a graph know, which take values from outside as well."""
-        constants = {weight.name: weight for weight in graph.initializer}
+        """What the nodes of a graph know, which take values from outside as well. Not those whose names it
+        gives to its own."""
+        own = {one.name for one in graph.input} | {name for node in graph.node for name in node.output}
+        constants = {name: tensor for name, tensor in self.constants.items() if name not in own}
+        shapes = {name: shape for name, shape in self.shapes.items() if name not in own}
+        constants |= {weight.name: weight for weight in graph.initializer}
         for node in graph.node:
             tensor = _constant(node) if node.op_type == "Constant" and node.output else None
             if tensor is not None:
                 constants[node.output[0]] = tensor
-        shapes: dict[str, Shape | None] = {name: tuple(one.dims) for name, one in constants.items()}
+        shapes |= {name: tuple(one.dims) for name, one in constants.items()}
         shapes |= {one.name: shape_of(one) for one in (*graph.input, *graph.value_info, *graph.output)}
-        hidden = made_in(graph)
-        return KnownValues(
-            {name: one for name, one in self.shapes.items() if name not in hidden} | shapes,
-            {name: one for name, one in self.constants.items() if name not in hidden} | constants,
-        )
+        return KnownValues(shapes, constants)
 
 
 def shape_of(value: Any) -> Shape | None:

@@ -46,6 +46,10 @@ GRAPHS = {
     "{ y = Relu(no) }, else_branch = e () => (float[2] w) { w = Neg(x) }> }": (
         "node 0 (Relu '') takes 'no', which nothing makes"
     ),
+    "(bool c, float[2] x) => (float[2] z) { y = Neg(x) z = If (c) <then_branch = t () => (float[2] y) "
+    "{ y = Relu(x) }, else_branch = e () => (float[2] w) { w = Neg(x) }> }": (
+        "node 0 (Relu '') makes 'y', which there is already"
+    ),
     "(float[2] x) => (float[2] z) { z = acme.Magic(x) }": (
         "node 0 (acme.Magic) is of the operators of 'acme', of which the file has no version (opset_import); "
         "export the model anew"

@@ -244,6 +244,7 @@ TOGETHER = {
 ALONE = {
     "f64": "(double[3,4] x) => (double[3] y) <int64[1] a = {1}> { y = ReduceSum<keepdims=0>(x, a) }",
     "fractions that are cut off": "(float[2,9] x) => (int32[2,9] y) { y = Cast<to=6>(x) }",
+    "roots that are integers": "(int32[32,3] x) => (int32[32,1] y) { y = ReduceL2<axes=[1]>(x) }",
     "a size that depends on values, stated wrongly": "(float[4] x) => (int64[1,9] y) { y = NonZero(x) }",
     "nothing to give": "() => (float[2] y) { y = Constant<value = float[2] {1, 2}>() }",
     "an open size": "(float[N,3] x) => (float[N,3] y) { y = Softmax(x) }",

@@ -138,6 +138,19 @@ def test_opsets_are_converted(work: CompilerWork, notes: list[str]) -> None:
         prepare(old, NOTHING, 99, [], work)
 
 
+def test_casts_of_arguments_are_not_those_of_a_body(work: CompilerWork) -> None:
+    """What a body calls like an argument of the model is its own."""
+    text = "(float[3,4] x, float[4] s) => (float[4] l, float[3,4] y) { l, y = Scan <num_scan_inputs=1, "
+    text += (
+        "body = b (float[4] m, float[4] x) => (float[4] n, float[4] o) { o = Neg(x) n = Add(m, x) }> (s, x) }"
+    )
+    model = parsed(text)
+    choose(model, ChosenInputs({}, {"x": "u8"}, {}))
+    x = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    [total, _] = results(model, x=x, s=np.zeros(4, np.float32))
+    assert total.tolist() == x.sum(axis=0).tolist()
+
+
 def test_functions_of_the_model_are_written_out(work: CompilerWork) -> None:
     """The importer does not know them, and their forms are replaced as those of other nodes."""
     text = '<ir_version: 10, opset_import: ["": 19, "own": 1]> g '
@@ -278,6 +291,15 @@ def test_old_sizes_count_from_the_corner(name: str, work: CompilerWork) -> None:
     program = prepare(model, NOTHING, 0, [], work).program
     found = results(program, x=np.arange(4, dtype=np.float32).reshape(1, 4))[0]
     np.testing.assert_allclose(found, [expected], atol=1e-6)
+
+
+def test_old_sizes_that_are_computed(work: CompilerWork) -> None:
+    """It was rounded down, as what grows: a Resize that shrank took other elements."""
+    text = "(float[4] x, float[1] s) => (float[A] y) { y = Resize(x, s) }"
+    with pytest.raises(UnimplementedError, match=r"Resize that makes 'y' has computed scales: it rounds as"):
+        prepare(parsed(text, 10), NOTHING, 0, [], work)
+    text = text.replace("Resize", 'Resize<mode="linear">')
+    assert prepare(parsed(text, 10), NOTHING, 0, [], work).program
 
 
 def test_old_sizes_that_later_opsets_cannot_say(work: CompilerWork) -> None:

@@ -107,6 +107,10 @@ UNCHANGED = {
     '{ y = DepthToSpace<blocksize=2, mode="CRD">(x) }',
     "blocks as the importer takes them": "(float[1,4,2,3] x) => (float[1,1,4,6] y) "
     "{ y = DepthToSpace<blocksize=2>(x) }",
+    "padding of a body, called like a constant outside": "(float[3,4] x, float s, int64[3,2] q) => "
+    "(float l, float[3,N] y) <int64[2] p = {1,2}> { l, y = Scan <num_scan_inputs=2, "
+    "body = b (float m, float[4] r, int64[2] p) => (float n, float[O] o) "
+    '{ n = Neg(m) o = Pad<mode="edge">(r, p) }> (s, x, q) }',
     "less of a tensor": '(float[4] x) => (float[3] y) <int64[2] p = {0,-1}> { y = Pad<mode="edge">(x, p) }',
 }
 

@@ -167,6 +167,13 @@ def test_lists_of_different_kinds_are_told_apart(team: ThreadTeam) -> None:
     assert key_of(_list(barrier, (KIND_DISPATCH, 4096, 3))) == key_of(_list(fill, (KIND_DISPATCH, 4096, 3)))
 
 
+def test_lists_without_dispatches_are_shared(team: ThreadTeam) -> None:
+    """One thread ran all of them: a large fill, too, whatever small ones had taken."""
+    fills = _list((KIND_FILL, 0, 0))
+    assert _run(team, fills, _always(100), _always(900), 3000) == "S" * 3000
+    assert not ticks_alone(team, fills)
+
+
 def test_kinds_that_share_a_place_begin_anew(team: ThreadTeam) -> None:
     one = _list((KIND_DISPATCH, 4096, 3))
     _run(team, one, _always(300), _always(200), 20)

@@ -31,7 +31,8 @@ _SIZE = size_of(MeasuredList)
 
 
 def key_of(commands: List) -> int:
-    """What lists of one kind have in common: how many rows they have, what is dispatched first and last."""
+    """What lists of one kind have in common: how many rows they have, what is dispatched first and last; 0
+    where nothing is dispatched."""
     first = commands.rows
     end = row_at(commands, commands.row_count)
     last = end
@@ -89,7 +90,7 @@ def choose(team: ThreadTeam, commands: List) -> MeasuredList:
         known.alone = 0
         known.trials = 0
         wait(known, FIRST_INTERVAL)
-    if known.trials == 0:
+    if key != 0 and known.trials == 0:
         if known.left == 0:
             known.trials = TRIALS
         else:
