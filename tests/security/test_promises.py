@@ -261,6 +261,9 @@ TESTS = {
         "api/test_observed_types.py::test_names_of_many_dispatches",
         "api/test_observed_types.py::test_names_with_loops_that_nothing_has",
     ],
+    "A tap, or another onlooker, that ended": [
+        "api/test_observers.py::test_the_last_one_leaves_as_the_call_is_cancelled"
+    ],
     "A module of 5 MB could take minutes": [
         "loaders/test_bad_elf.py::test_failed_precondition",
         "loaders/test_processor_needs.py::test_code_that_is_in_several_constants_is_looked_through_once",

@@ -176,9 +176,8 @@ def queue_alloca(state: State, values: int, refs: int, words: int) -> int:
     buffer = new_buffer(state, handle_pool, queue, wanted, number(values, words, 6), size)
     if not buffer:
         return REFUSED
-    if unlikely(queue.tell != 0) and call(
-        queue.tell, TOLD_ALLOCATED, place_of(state), place_of(buffer), words
-    ):
+    tell = queue.tell  # once: readers may end meanwhile
+    if unlikely(tell != 0) and call(tell, TOLD_ALLOCATED, place_of(state), place_of(buffer), words):
         release(handle_pool, buffer, place_of(state) + STATE_RELEASED)
         return REFUSED
     promise(fence, tick_of(handle_pool, wait))

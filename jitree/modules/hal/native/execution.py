@@ -231,8 +231,9 @@ def run(
     limit = queue.local_memory
     if limit != 0 and table.local_memory > limit:
         return REFUSED
-    if unlikely(queue.tell != 0):
-        return execute_told(state, handle_pool, queue, job, threads, words)
+    tell = queue.tell  # once: readers may end meanwhile, and what it calls stays as long as the device
+    if unlikely(tell != 0):
+        return execute_told(state, handle_pool, tell, job, threads, words)
     return execute_with_memory(handle_pool, job, threads)
 
 
@@ -260,13 +261,13 @@ def provide_local_memory(handle_pool: HandlePoolRecord, job: Job, size: int, thr
 
 @apart
 def execute_told(
-    state: State, handle_pool: HandlePoolRecord, queue: Queue, job: Job, threads: int, words: int
+    state: State, handle_pool: HandlePoolRecord, tell: int, job: Job, threads: int, words: int
 ) -> int:
     """Executes a list of which readers are told: nothing refuses it when they have been."""
     local = (job.list.local_memory + 63) & -64
     if local != 0 and (handle_pool.busy or local * threads > handle_pool.local_size):
         return REFUSED
-    call(queue.tell, TOLD_SUBMITTED, place_of(state), place_of(job), words)
+    call(tell, TOLD_SUBMITTED, place_of(state), place_of(job), words)
     # order of failure: the first one; what says more is read after `finished`
     failure = atomic_load(job.failure)
     if failure == 0:
@@ -276,7 +277,7 @@ def execute_told(
         handle_pool.busy -= local
     if failure == 0:
         return DONE
-    call(queue.tell, TOLD_FAILED, place_of(job), 0, 0)
+    call(tell, TOLD_FAILED, place_of(job), 0, 0)
     return refuse_failed(handle_pool, job, failure)
 
 
