@@ -331,7 +331,7 @@ class JoinedPanels:
         return self._stride * (LANES - 1) + 1
 
     def _load(self, entry: str, place: str, left: str) -> str:
-        """Loads a row of the image for an entry of the table, of which so many lanes exist."""
+        """Loads a row of the image for an entry of the table: ``left`` lanes exist."""
         writer, mask = self._writer, None
         distance = writer.let(f"load i64, ptr {entry}, align 8")
         place = writer.at(ELEMENT_LLVM[self._access.element], place, distance)
@@ -342,7 +342,7 @@ class JoinedPanels:
         return self._products.memory.load_apart(self._access, place, self._stride, mask)
 
     def _inside(self, place: str, left: str) -> str:
-        """The place of a vector that lies in the buffer, or else of a copy of the lanes that exist."""
+        """The place of a vector: itself if that lies in the buffer, else a copy of the lanes that exist."""
         writer, buffer = self._writer, self._writer.context.buffer(self._access.buffer)
         end = writer.let(f"ptrtoint ptr {writer.at('i8', buffer.address, buffer.length)} to i64")
         room = writer.let(f"sub i64 {end}, {writer.let(f'ptrtoint ptr {place} to i64')}")
