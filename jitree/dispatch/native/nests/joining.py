@@ -37,6 +37,7 @@ from jitree.dispatch.native.nests.reductions import (
     Contraction,
     Product,
     factors_of,
+    row_lanes,
 )
 from jitree.dispatch.native.nests.structure import (
     ELEMENT_LLVM,
@@ -104,8 +105,7 @@ def _contraction(store: ElementAccess) -> Contraction | None:
         row = ROWS.get(store.stored.operation)
         return row if row is not None and row.lanes() == LANES else None
     row = next(row for row in CONTRACTIONS if row.any_order)
-    can = row.total == store.element and row.lanes() == LANES and folds.has_masks()
-    return row if can else None
+    return row if row.total == store.element and row.lanes() and row_lanes() else None
 
 
 def _fresh(structure: Structure, number: int) -> int:
@@ -220,7 +220,7 @@ class JoinedPanels:
         most = max(tiles.WORD_PANEL_BYTES * group // (4 * self._lanes) // period, 1)
         self.block = min(most, -(-product.along.count // period)) * period
         """Iterations that the panel has room for."""
-        self._memory, self._table, self._sums = "", "", ""
+        self._memory, self._table, self._sums, self._copy = "", "", "", ""
 
     def begin(self) -> None:
         """Takes memory from the stack: words, sums, the table."""
@@ -229,6 +229,7 @@ class JoinedPanels:
         self._memory = writer.let(f"alloca [{words} x i32], align 64")
         self._sums = writer.let(f"alloca [{self._lanes} x i32], align 64")
         self._table = writer.let(f"alloca [{self.block} x i64], align 64")
+        self._copy = writer.let(f"alloca [{self._span} x i8], align 64")
         with writer.loop("0", str(self.block // period), 1, []) as iteration:
             further = writer.let(f"mul i64 {iteration.counter}, {self._step}")
             first = writer.at("i64", self._table, writer.let(f"mul i64 {iteration.counter}, {period}"))
@@ -283,10 +284,10 @@ class JoinedPanels:
         """Writes a row's columns from start to end; column 0 has lane ``begin``, which may not exist."""
         writer, stride = self._writer, self._stride
         with writer.loop(start, end, LANES, []) as piece:
-            mask = writer.lanes_before(writer.let(f"sub i64 {end}, {piece.counter}"), LANES)
+            left = writer.let(f"sub i64 {end}, {piece.counter}")
             column = writer.let(f"mul i64 {piece.counter}, {stride}")
             column = writer.at(ELEMENT_LLVM[self._access.element], place, column)
-            write(column, writer.let(f"add i64 {begin}, {piece.counter}"), mask)
+            write(column, writer.let(f"add i64 {begin}, {piece.counter}"), left)
 
     @property
     def _stride(self) -> int:
@@ -296,7 +297,7 @@ class JoinedPanels:
         assert columns is not None
         return self._access.step(columns).number or 1
 
-    def _words(self, origin: str, start: str, end: str, place: str, lane: str, mask: str) -> None:
+    def _words(self, origin: str, start: str, end: str, place: str, lane: str, left: str) -> None:
         """Writes the words of a vector of lanes, and their sums. What follows the lanes is overwritten by the
         next ones."""
         writer, group = self._writer, self._product.group
@@ -306,7 +307,7 @@ class JoinedPanels:
 
         def word(at: str, count: int, sums: list[str]) -> list[str]:
             table = writer.at("i64", self._table, writer.let(f"sub i64 {at}, {start}"))
-            rows = [self._load(writer.at("i64", table, number), place, mask) for number in range(count)]
+            rows = [self._load(writer.at("i64", table, number), place, left) for number in range(count)]
             words = self._products.interleaved(rows + ["zeroinitializer"] * (group - count))
             row = writer.let(f"mul i64 {at}, {self._lanes // group}")
             self._store(words, writer.at("i32", panel, row))
@@ -324,11 +325,36 @@ class JoinedPanels:
         for text in sums:
             self._store(text, writer.at("i32", self._sums, lane))
 
-    def _load(self, entry: str, place: str, mask: str) -> str:
-        """Loads a row of the image for an entry of the table."""
-        distance = self._writer.let(f"load i64, ptr {entry}, align 8")
-        place = self._writer.at(ELEMENT_LLVM[self._access.element], place, distance)
+    @property
+    def _span(self) -> int:
+        """Bytes from the first lane of a vector to the last one."""
+        return self._stride * (LANES - 1) + 1
+
+    def _load(self, entry: str, place: str, left: str) -> str:
+        """Loads a row of the image for an entry of the table: ``left`` lanes exist."""
+        writer, mask = self._writer, None
+        distance = writer.let(f"load i64, ptr {entry}, align 8")
+        place = writer.at(ELEMENT_LLVM[self._access.element], place, distance)
+        if folds.has_masks():
+            mask = writer.lanes_before(left, LANES)
+        else:
+            place = self._inside(place, left)
         return self._products.memory.load_apart(self._access, place, self._stride, mask)
+
+    def _inside(self, place: str, left: str) -> str:
+        """The place of a vector: itself if that lies in the buffer, else a copy of the lanes that exist."""
+        writer, buffer = self._writer, self._writer.context.buffer(self._access.buffer)
+        end = writer.let(f"ptrtoint ptr {writer.at('i8', buffer.address, buffer.length)} to i64")
+        room = writer.let(f"sub i64 {end}, {writer.let(f'ptrtoint ptr {place} to i64')}")
+        is_out = writer.let(f"icmp slt i64 {room}, {self._span}")
+        with writer.maybe(is_out, [("ptr", place)]) as branch:
+            size = writer.let(f"mul i64 {writer.let(f'sub i64 {left}, 1')}, {self._stride}")
+            with writer.loop("0", writer.let(f"add i64 {size}, 1"), 1, []) as byte:
+                text = writer.load("i8", writer.at("i8", place, byte.counter))
+                writer.do(f"store i8 {text}, ptr {writer.at('i8', self._copy, byte.counter)}, align 1")
+            branch.next = [self._copy]
+        (place,) = branch.result
+        return place
 
     def _store(self, text: str, place: str) -> None:
         self._writer.do(f"store {_WORDS} {text}, ptr {place}, align 4")
@@ -344,11 +370,11 @@ class RowPanels(JoinedPanels):
             with writer.loop("0", str(count), LANES, []) as words:
                 self._store("zeroinitializer", writer.at("i32", self._memory, words.counter))
 
-    def _words(self, origin: str, start: str, end: str, place: str, lane: str, mask: str) -> None:
+    def _words(self, origin: str, start: str, end: str, place: str, lane: str, left: str) -> None:
         """Writes the rows of a vector of lanes."""
         writer, kind, period = self._writer, ELEMENT_LLVM[self._access.element], len(self._entries)
         count = writer.let(f"udiv i64 {writer.let(f'sub i64 {end}, {start}')}, {period}")
-        panel = writer.at(kind, self._memory, lane)
+        panel, mask = writer.at(kind, self._memory, lane), writer.lanes_before(left, LANES)
         with writer.loop("0", count, 1, []) as part:
             source = writer.at(kind, place, writer.let(f"mul i64 {part.counter}, {self._step}"))
             row = writer.let(f"mul i64 {part.counter}, {period * self._lanes}")

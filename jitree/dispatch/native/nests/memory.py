@@ -374,7 +374,7 @@ class Memory:
             return text
         return self._writer.let(f"trunc {llvm_type('i32', lanes)} {text} to {self._vector(access, lanes)}")
 
-    def load_apart(self, access: ElementAccess, pointer: str, stride: int, mask: str) -> str:
+    def load_apart(self, access: ElementAccess, pointer: str, stride: int, mask: str | None) -> str:
         """Elements so far apart, as they are in memory."""
         load = self._load_row if stride == 1 else partial(self._load_spread, stride=stride)
         return load(access, pointer, mask=mask)

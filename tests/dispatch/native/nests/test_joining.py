@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jitree.base.platform import processor
-from jitree.dispatch.native.nests import reductions, tiles
+from jitree.dispatch.native.nests import folds, planner, reductions, tiles
 from jitree.dispatch.native.nests.cutting import best_cut
 from tests.dispatch.native.nests.checking import check, check_one_of_many, some_memory
 from tests.dispatch.native.nests.programs import Body, Bound, Level, Text, argument, only_nest, program
@@ -15,12 +15,25 @@ SIGNS = [(left, right) for left in "su" for right in "su"]
 FEATURES = 9
 
 
-@pytest.fixture(autouse=True)
-def _processor(monkeypatch: pytest.MonkeyPatch) -> None:
+PROCESSORS = {
+    "AVX512-VNNI": (16, 16, 4, {"avx512_vnni"}),
+    "AVX-VNNI": (8, 6, 6, {"avx512_vnni", "avx_vnni"}),
+    "AVX2": (8, 6, 6, {"avx2"}),
+}
+"""Lanes of an instruction, vectors and copies in a tile, and flags of processors that have it."""
+
+
+@pytest.fixture(autouse=True, params=PROCESSORS)
+def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Panels of few words: reductions run in blocks."""
-    if "avx512_vnni" not in processor.words("flags"):
-        pytest.skip("no avx512_vnni")
-    monkeypatch.setattr(reductions, "dot_lanes", lambda: 16)
+    lanes, accumulators, copies, flags = PROCESSORS[request.param]
+    if not flags & processor.words("flags"):
+        pytest.skip(f"none of {flags}")
+    monkeypatch.setattr(reductions, "dot_lanes", lambda: lanes)
+    monkeypatch.setattr(reductions, "widens", lambda: request.param == "AVX2")
+    monkeypatch.setattr(folds, "has_masks", lambda: accumulators == 16)
+    monkeypatch.setattr(planner, "accumulators", lambda: accumulators)
+    monkeypatch.setattr(planner, "copies", lambda: copies)
     monkeypatch.setattr(tiles, "WORD_PANEL_BYTES", 64 * 64)
 
 
@@ -61,7 +74,8 @@ def test_convolution(sizes: tuple[int, int, int, int], stride: int, signs: tuple
     plan = only_nest(function).plan
     if sizes[3] > 1 or stride > 1:
         assert plan.product is not None and plan.product.joined
-        assert (plan.fold is not None) == (sizes[0] > 1)
+        is_even = sizes[1] % (plan.lanes * plan.vectors) == 0
+        assert (plan.fold is not None) == (sizes[0] > 1 and not is_even)
     check_one_of_many(function)
 
 
