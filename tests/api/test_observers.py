@@ -8,7 +8,6 @@ import gc
 import pickle
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +19,6 @@ import pytest
 import jitree
 from jitree import Session
 from jitree.errors import (
-    CancelledError,
     InvalidArgumentError,
     NonFiniteError,
     NotFoundError,
@@ -33,7 +31,6 @@ from jitree.errors import (
 from jitree.observe import taps as tapping
 from jitree.observe.export_names import TensorKind
 from jitree.observe.finite import CHECKS, FiniteCheck, find
-from jitree.observe.observation import Onlooker
 from jitree.observe.tensors import NAMED, ObservedDispatch, ObservedTensor
 from jitree.params import open_providers
 from jitree.types import BY_NAME
@@ -497,28 +494,3 @@ def test_devices_that_do_not_tell() -> None:
         session.tap()
     with pytest.raises(UnimplementedError, match="local-sync or local-task"):
         Session("null", check_finite=True)
-
-
-class _Leaving(Onlooker):
-    """Looks at one dispatch, leaves, and has the call cancelled."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def looks_at(self, dispatch: ObservedDispatch) -> None:
-        self._session._observed().remove(self)
-        self._session.cancel()
-
-
-@pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
-def test_the_last_one_leaves_as_the_call_is_cancelled(device: str) -> None:
-    """Machine code told of the failure where nobody was to be told any more: the process ended."""
-    session = Session(device)
-    layers = session.load(PROGRAMS / "chain.vmfb").layers
-    x = np.ones((4, 8), np.float32)
-    for _ in range(50):
-        layers(x)
-    for _ in range(3):
-        with session.looked_at(_Leaving(session)), suppress(CancelledError):  # or it is done before
-            layers(x)
-    assert layers(x).shape == (4, 8)

@@ -198,7 +198,7 @@ class _Runs:
         self._team, self._now, self.ways = team, 10**6, ""
         self.shared, self.alone, self.failure = 300, 500, 0
         self._job = Job(_zeroed(size_of(Job)))
-        self._job.list = _list((KIND_DISPATCH, 8, 3))
+        self._job.list = _list((KIND_DISPATCH, _zeroed(size_of(KernelEntry)), 3))
         monkeypatch.setattr(command_lists, "ticks", lambda: self._now)
         monkeypatch.setattr(command_lists, "run_shared", lambda job, team: self._pass("S", self.shared))
         monkeypatch.setattr(command_lists, "run_list", lambda job: self._pass("A", self.alone))
@@ -232,7 +232,7 @@ def test_lists_that_end_early_do_not_count_as_quick(runs: _Runs) -> None:
 
 def test_lists_that_fail_after_a_longer_time_count(runs: _Runs) -> None:
     runs.alone = 200
-    assert runs.run(20).endswith("A" * 5)
+    assert runs.run(30).endswith("A" * 5)
     runs.failure, runs.alone = FAILED_INTERRUPTED, 900
     assert runs.run(10).endswith("S" * 5)
 
