@@ -7,7 +7,7 @@ import pytest
 from jitree.base.platform import processor
 from jitree.codegen.image.compile import compile_object, optimized_module, target_machine, target_of
 from jitree.dispatch.native.lower import program
-from jitree.dispatch.native.nests import planner, reductions, tiles
+from jitree.dispatch.native.nests import joining, planner, reductions, tiles
 from jitree.dispatch.native.source import encode, from_program
 from jitree.vmfb.decode import BytecodeModule
 from tests.dispatch.native.nests import programs
@@ -51,6 +51,7 @@ def on_aarch64(monkeypatch: pytest.MonkeyPatch, features: set[str]) -> None:
     monkeypatch.setattr(reductions, "dot_lanes", lambda: reductions.NEON if features else 0)
     monkeypatch.setattr(reductions, "widens", lambda: False)
     monkeypatch.setattr(reductions, "pair_lanes", lambda: 0)  # what it found would be kept for other tests
+    monkeypatch.setattr(joining, "row_lanes", lambda: 0)  # other tests may have found some
     monkeypatch.setattr(processor, "arm_features", lambda: frozenset(features))
 
 
