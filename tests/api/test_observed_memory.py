@@ -1,22 +1,15 @@
-"""What looks at a call takes little memory beside it: of a process with 190 MB of tensors, at most. It may
-leave at any time."""
+"""What looks at a call takes little memory beside it: of a process with 190 MB of tensors, at most."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from jitree import Session
-from jitree.errors import CancelledError
-from jitree.observe.observation import Onlooker
-from jitree.observe.tensors import ObservedDispatch
 from tests.api.programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -74,28 +67,3 @@ def test_a_check_of_values() -> None:
 def test_two_calls_in_lock_step() -> None:
     difference = "assert jitree.diff((path, 'local-sync'), (path, 'local-task'), 'layers', arguments).equal"
     assert most_bytes(difference) <= 2.2 * most_bytes(_SESSION + "call(session)") + _LARGEST
-
-
-class _Leaving(Onlooker):
-    """Looks at one dispatch, leaves, and has the call cancelled."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def looks_at(self, dispatch: ObservedDispatch) -> None:
-        self._session._observed().remove(self)
-        self._session.cancel()
-
-
-@pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
-def test_the_last_one_leaves_as_the_call_is_cancelled(device: str) -> None:
-    """Machine code told of the failure where nobody was to be told any more: the process ended."""
-    session = Session(device)
-    layers = session.load(PROGRAMS / "chain.vmfb").layers
-    x = np.ones((4, 8), np.float32)
-    for _ in range(50):
-        layers(x)
-    for _ in range(3):
-        with session.looked_at(_Leaving(session)), suppress(CancelledError):  # or it is done before
-            layers(x)
-    assert layers(x).shape == (4, 8)

@@ -1,17 +1,23 @@
-"""Types and shapes of what dispatches read and write: from the names of exports, where lengths agree."""
+"""Types and shapes of what dispatches read and write, from the names of exports; onlookers that leave."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from jitree import Session
+from jitree.errors import CancelledError
 from jitree.observe.export_names import parse
+from jitree.observe.observation import Onlooker
 from jitree.observe.regions import PlacedTensor, Regions, inputs_of, outputs_of, place_factors
+from jitree.observe.tensors import ObservedDispatch
+from tests.api.programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -144,3 +150,28 @@ def test_least_and_greatest_without_a_usual_range(elements: list[float], least: 
     array = np.array(elements, np.float64)
     found = statistics(lambda: iter([array]), array.shape, "f32")
     np.testing.assert_equal([found.min, found.max, found.absmax], [least, most, max(abs(least), abs(most))])
+
+
+class _Leaving(Onlooker):
+    """Looks at one dispatch, leaves, and has the call cancelled."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def looks_at(self, dispatch: ObservedDispatch) -> None:
+        self._session._observed().remove(self)
+        self._session.cancel()
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task://?threads=2"])
+def test_the_last_one_leaves_as_the_call_is_cancelled(device: str) -> None:
+    """Machine code told of the failure where nobody was to be told any more: the process ended."""
+    session = Session(device)
+    layers = session.load(PROGRAMS / "chain.vmfb").layers
+    x = np.ones((4, 8), np.float32)
+    for _ in range(50):
+        layers(x)
+    for _ in range(3):
+        with session.looked_at(_Leaving(session)), suppress(CancelledError):  # or it is done before
+            layers(x)
+    assert layers(x).shape == (4, 8)

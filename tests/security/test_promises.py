@@ -262,7 +262,7 @@ TESTS = {
         "api/test_observed_types.py::test_names_with_loops_that_nothing_has",
     ],
     "A tap, or another onlooker, that ended": [
-        "api/test_observed_memory.py::test_the_last_one_leaves_as_the_call_is_cancelled"
+        "api/test_observed_types.py::test_the_last_one_leaves_as_the_call_is_cancelled"
     ],
     "A module of 5 MB could take minutes": [
         "loaders/test_bad_elf.py::test_failed_precondition",
