@@ -9,11 +9,13 @@ import signal
 import sys
 import threading
 import weakref
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from jitree.base.platform.starting import priority_of
 from jitree.codegen import image
 from jitree.codegen.image import builder as background
 from jitree.codegen.image import cache, shipped, worklist
@@ -152,10 +154,15 @@ def test_a_builder_goes_after_other_sessions(monkeypatch: pytest.MonkeyPatch) ->
     groups: list[str] = []
     monkeypatch.setattr(background, "Builder", lambda process, log: groups.append(group_of(process)))
     for niceness in (0, 2):
-        sample = recipe("sum_of_constants", b"7", bytes([niceness]))
-        assert start_builder(sample, niceness) is None
-    own = int(Path("/proc/self/autogroup").read_text(encoding="ascii").split()[-1])
-    assert [int(group.split()[-1]) for group in groups] == [own, own + 2], "counted from the program's own"
+        wait_until(partial(placed, niceness, groups))  # it takes such a word now and then
+    if not groups[-1]:
+        pytest.skip("Linux that divides no processors by sessions (sched_autogroup_enabled is 0)")
+
+
+def placed(niceness: int, groups: list[str]) -> bool:
+    """Starts a builder, and looks into which group it went: one counted from the program's own, or none."""
+    assert start_builder(recipe("sum_of_constants", b"7", bytes([niceness])), niceness) is None
+    return groups[-1].split()[-1:] in ([], [str(priority_of(os.getpid())[1] + niceness)])
 
 
 def start_builder(sample: Recipe, niceness: int) -> background.Builder | None:
