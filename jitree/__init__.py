@@ -119,9 +119,9 @@ def __getattr__(name: str) -> Any:
 
     value = getattr(start.imported(path), present)
     if name != present:
-        import warnings
+        from jitree.base.folding import warn
 
-        warnings.warn(f"jitree.{name} is called jitree.{present} now", DeprecationWarning, stacklevel=2)
+        warn(f"jitree.{name} is called jitree.{present} now", DeprecationWarning)
     globals()[name] = value
     return value
 

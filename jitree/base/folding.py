@@ -1,4 +1,4 @@
-"""Folds tracebacks to lines of the user.
+"""Folds tracebacks to lines of the user, and warns of such lines.
 
 They end at the line of the user that called, and go on where the user's code is called.
 
@@ -8,6 +8,8 @@ They end at the line of the user that called, and go on where the user's code is
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, islice
@@ -36,6 +38,15 @@ def is_caller(file: str) -> bool:
     """Whether users know lines of a file as those that call: not ours, nor those of the standard library,
     whose threads and event loops make calls for them."""
     return is_of_user(file) and not is_library(file)
+
+
+def warn(text: str, kind: type[Warning] = RuntimeWarning) -> None:
+    """Warns, at the line of the user that calls: one of ours says nothing to who reads it."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and not is_caller(file := frame.f_code.co_filename):
+        level += not ("importlib" in file and "_bootstrap" in file)  # these Python does not count
+        frame = frame.f_back  # type: ignore[assignment]
+    warnings.warn(text, kind, stacklevel=level)
 
 
 def keep_tracebacks() -> None:

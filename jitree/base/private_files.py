@@ -301,7 +301,13 @@ def written(path: str) -> Iterator[str]:
 def write_file(path: str, data: bytes) -> None:
     """A file with these bytes. UNAVAILABLE where it cannot be written, INVALID_ARGUMENT for what is there and
     is no file."""
-    with written(path) as temporary, system_refusals(f"cannot write '{path}'"), open(temporary, "wb") as file:
+    with written(path) as temporary:
+        fill(temporary, data, path)
+
+
+def fill(temporary: str, data: bytes, path: str) -> None:
+    """Writes what :func:`written` puts in the place of a path. UNAVAILABLE where there is no room."""
+    with system_refusals(f"cannot write '{path}'"), open(temporary, "wb") as file:
         file.write(data)
 
 

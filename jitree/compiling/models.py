@@ -8,7 +8,6 @@ import re
 import signal
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import index
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jitree import errors
+from jitree.base.folding import warn
 from jitree.base.logs import report
 from jitree.base.private_files import put_in_place, refuse_special, unique, written
 from jitree.base.records import NamedTuple
@@ -454,4 +454,4 @@ def _sizes(name: str, shape: Any) -> tuple[int | None, ...]:
 
 
 def _noted(name: str) -> Callable[[str], None]:
-    return lambda text: warnings.warn(f"'{name}': {text}", stacklevel=4)
+    return lambda text: warn(f"'{name}': {text}", UserWarning)

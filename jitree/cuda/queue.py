@@ -20,6 +20,7 @@ from jitree.base import cancel_scopes
 from jitree.base.arguments import said
 from jitree.base.cancel_scopes import CURRENT
 from jitree.base.finalizers import end_each, guard
+from jitree.base.folding import warn
 from jitree.cuda.completion import InboxThread
 from jitree.cuda.context import PooledEvent
 from jitree.cuda.semaphore import CudaSemaphore
@@ -114,9 +115,7 @@ class DeferredOperation:
         if self.signal is not None:
             self.signal.fail(failure)
         else:
-            warnings.warn(
-                f"{self.name} without a signal fence failed: {failure}", RuntimeWarning, stacklevel=2
-            )
+            warn(f"{self.name} without a signal fence failed: {failure}")
 
 
 _Ready = tuple[Callable[[DeferredOperation], None], DeferredOperation]

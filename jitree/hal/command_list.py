@@ -6,7 +6,6 @@ Command buffers of drivers that execute lists record into one, whatever executes
 from __future__ import annotations
 
 import abc
-import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -428,9 +427,9 @@ def warn_of_order(
         return
     own = (row for row in rows if row[KIND_FIELD] == KIND_DISPATCH and row[ENTRY_FIELD] in run)
     names = ", ".join(dict.fromkeys([name_of(row) for row in own]))
-    warnings.warn(
+    from jitree.base.folding import warn
+
+    warn(
         "replace: the dispatches of a run do not follow each other as they were named, so they run as "
-        f"compiled; here they come in the order {names}, perhaps with others between them",
-        RuntimeWarning,
-        stacklevel=2,
+        f"compiled; here they come in the order {names}, perhaps with others between them"
     )

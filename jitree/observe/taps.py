@@ -9,7 +9,6 @@ import json
 import operator
 import os
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import SequenceMatcher
@@ -23,6 +22,7 @@ from jitree import errors
 from jitree.base.arguments import shown
 from jitree.base.events import DISPATCH
 from jitree.base.finalizers import Finalized, Unique, guard
+from jitree.base.folding import warn
 from jitree.base.platform.available_resources import available_memory
 from jitree.observe.export_names import TensorKind, sizes_of
 from jitree.observe.observation import Observation, Onlooker
@@ -409,10 +409,9 @@ class Taps(Unique, Finalized, Onlooker, Sequence[ObservedDispatch]):
         was_over = self._is_over
         self.stop()
         if not was_over:
-            warnings.warn(
+            warn(
                 "a tap ended because nothing refers to it any more; use it in a with block, or stop it",
                 ResourceWarning,
-                stacklevel=2,
             )
 
     def __enter__(self) -> Taps:

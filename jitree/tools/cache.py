@@ -168,14 +168,15 @@ def pack_main(flags: ParsedFlags) -> int:
     arithmetic = flags.text("arithmetic")
     modules = [BytecodeModule.load(path) for path in paths]
     recipes = [recipe for module in modules for recipe in recipes_of(module, arithmetic)]
-    made = {level: _built(recipes, level, f"{output}.log") for level in levels}
-    data = packed(jitree.__version__, [identity(module, arithmetic) for module in modules], made)
-    if len(data) > LARGEST:
-        raise ResourceExhaustedError(
-            f"'{output}' would have {size_text(len(data))}, and packs have {size_text(LARGEST)} at most; "
-            "write one for each module, or for fewer processors"
-        )
-    private_files.write_file(output, data)
+    with private_files.written(output) as temporary:  # what cannot be written is not built
+        made = {level: _built(recipes, level, f"{output}.log") for level in levels}
+        data = packed(jitree.__version__, [identity(module, arithmetic) for module in modules], made)
+        if len(data) > LARGEST:
+            raise ResourceExhaustedError(
+                f"'{output}' would have {size_text(len(data))}, and packs have {size_text(LARGEST)} at most; "
+                "write one for each module, or for fewer processors"
+            )
+        private_files.fill(temporary, data, output)
     count = sum(map(len, made.values()))
     kinds = ", ".join(level or "this processor" for level in levels)
     print(f"{output}: {count} image{'s' * (count != 1)}, {size_text(len(data))}, for {kinds}")

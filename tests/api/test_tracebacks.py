@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import jitree
+from jitree import _RENAMED
+from jitree.codegen.image import warn as missing
 from tests.api.programs import ASYNCHRONOUS, PROGRAMS
 from tests.assembler import Assembler
 
@@ -115,6 +117,20 @@ def test_what_a_tap_raises_is_all_that_is_told(session: jitree.Session, is_handl
 def test_all_of_it(session: jitree.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JITREE_TRACEBACK", "full")
     assert ("session.py", "load") in lines_of(lambda: session.load("missing"))
+
+
+def test_a_warning_is_of_the_user_s_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However deep the call is that warns, also where Python's import system is in between."""
+    renamed = next(iter(_RENAMED))
+    monkeypatch.delitem(vars(jitree), renamed, raising=False)
+    with pytest.warns(DeprecationWarning) as seen:
+        getattr(jitree, renamed)
+        monkeypatch.delitem(vars(jitree), renamed, raising=False)
+        exec(compile(f"from jitree import {renamed}", __file__, "exec"), {})
+    with pytest.warns(RuntimeWarning) as told:
+        missing("an image", "a reason of this test")
+    assert {warning.filename for warning in (*seen, *told)} == {__file__}
+    assert len(seen) == 2
 
 
 def test_code_that_is_made_has_a_name_that_is_no_user_s() -> None:

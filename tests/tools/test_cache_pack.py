@@ -206,7 +206,8 @@ def refused(path: Path, reason: str, **options: object) -> None:
     with warnings.catch_warnings(record=True) as caught, jitree.Session("local-sync", tier="auto") as session:
         warnings.simplefilter("always")
         assert classified(session, compiled=path, **options).shape == (10,)
-    (text,) = [str(item.message) for item in caught if str(path) in str(item.message)]
+    ((text, file),) = [(str(w.message), w.filename) for w in caught if str(path) in str(w.message)]
+    assert file == __file__, "it is the user's line that calls"
     assert reason in text and "\n" not in text and "`jitree cache pack` makes that anew" in text
 
 
@@ -373,12 +374,14 @@ def test_a_builder_that_fails_leaves_its_output(tmp_path: Path, monkeypatch: pyt
     log = tmp_path / "x.jit.log"
     assert outcome.code == 1 and f"no text today (whole output: {log})" in outcome.stderr
     assert "Traceback" in log.read_text()
-    outcome = command("cache", "pack", DIGITS, "-o", tmp_path / "nowhere" / "x.jit")
+    (tmp_path / "y.jit.log").mkdir()
+    outcome = command("cache", "pack", DIGITS, "-o", tmp_path / "y.jit")
     assert outcome.code == 1 and outcome.stderr.rstrip().endswith("no text today")
 
 
 def test_what_cannot_be_written(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_built", lambda recipes, level, log: {bytes(32): b"code"})
+    """It is known before anything is built, which takes a while."""
+    monkeypatch.setattr(cache, "_built", lambda recipes, level, log: pytest.fail("it builds"))
     outcome = command("cache", "pack", DIGITS, "-o", tmp_path / "nowhere" / "x.jit")
     assert outcome.code == 1 and "UNAVAILABLE" in outcome.stderr and "cannot write" in outcome.stderr
     (tmp_path / "folder.jit").mkdir()

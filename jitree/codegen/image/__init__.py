@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import warnings
 from _thread import allocate_lock  # threading takes 0.6 ms to import
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -346,8 +345,10 @@ def warn(title: str, reason: str, told: str = "") -> None:
         " `jitree cache warm` with the program's file tries again"
     )
     note("missing", text.removeprefix("jitree: "), "warning")
+    from jitree.base import folding
+
     try:
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        folding.warn(text)
     except RuntimeWarning:  # where warnings are errors: the call goes on without
         tell(f"{text}\n")
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import warnings
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -130,8 +129,10 @@ def _tell(found: CacheFolder) -> None:
     text = printable(f"jitree: {found.reason}")
     if text not in _told:
         _told.add(text)
+        from jitree.base.folding import warn
+
         try:
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+            warn(text)
         except RuntimeWarning:  # where warnings are errors: it is none of the call that comes by
             tell(f"{text}\n")
 

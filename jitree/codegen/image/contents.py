@@ -17,7 +17,6 @@ import os
 import re
 import stat
 import time
-import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
@@ -323,4 +322,6 @@ def warn(path: str, reason: str) -> None:
         f"jitree: machine code of '{path}' is not used: {reason}; it is looked for in the cache, and made"
         " there, as without the file: `jitree cache pack` makes that anew"
     )
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    from jitree.base.folding import warn as warn_user
+
+    warn_user(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ import numpy as np
 from jitree import errors
 from jitree.api.session import Instance, Session
 from jitree.base.arguments import said
+from jitree.base.folding import warn
 from jitree.base.platform import open_at_once
 from jitree.compat.iree_runtime.arguments import (
     a,
@@ -136,12 +136,11 @@ class VmModule:
         if _is_aligned(buffer):
             return VmModule.wrap_buffer(instance, buffer)
         if warn_if_copy:
-            warnings.warn(
+            warn(
                 "Making copy of unaligned VmModule buffer. It is recommended to make this deterministic by "
                 "calling `copy_buffer` to always make a copy or `mmap` to efficiently load from a file. This "
                 "warning can be silenced by adding `warn_if_copy=False` which will make this a silent copy",
                 UserWarning,
-                stacklevel=3,
             )
         return VmModule.copy_buffer(instance, buffer)
 

@@ -20,12 +20,12 @@ import secrets
 import selectors
 import socket
 import time
-import warnings
 from collections import Counter
 from threading import Event, Thread
 from typing import Any, Final
 
 from jitree.base.finalizers import SharedWeakSet, guard
+from jitree.base.folding import warn
 from jitree.base.platform.files import address_of_interface, machine_identity
 from jitree.base.platform.threads import thread_refusals
 from jitree.errors import UnavailableError, ignored, pass_interruption
@@ -222,11 +222,9 @@ class Presence:
         return None
 
     def _warn(self, what: str) -> None:
-        warnings.warn(
+        warn(
             f"member {self._rank} of {self._count} of a channel: {what}; the end of a member is noticed only "
-            "when it is late (collective_timeout). Let TCP connections between the members through",
-            RuntimeWarning,
-            stacklevel=3,
+            "when it is late (collective_timeout). Let TCP connections between the members through"
         )
 
     # The end of this member.

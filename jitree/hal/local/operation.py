@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -329,9 +328,9 @@ class Operation:
 
     def _report(self, failure: errors.StatusError) -> None:
         if self.signal is None:
-            warnings.warn(
-                f"{self.name} without a signal fence failed: {failure}", RuntimeWarning, stacklevel=2
-            )
+            from jitree.base.folding import warn
+
+            warn(f"{self.name} without a signal fence failed: {failure}")
 
     def _reached(self, failure: errors.StatusError | None) -> None:
         """The wait fence was reached or failed, on whatever thread did that."""
