@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
+from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -399,15 +401,13 @@ class Stream:
             return
         if begun:
             tick = min(tick, begun - 1)
-        due, dropped = list[tuple[int, Semaphore, int]](), list[tuple[int, Any]]()
+        dropped = list[tuple[int, Any]]()
         with self.lock:
             self.share.completed = max(self.completed, tick)
-            promises, kept = self._promises, self._kept
-            while promises and promises[0][0] <= tick:
-                due.append(promises.popleft())
+            kept = self._kept
             while kept and kept[0][0] <= tick:
                 dropped.append(kept.popleft())
-        call_all(partial(semaphore.advance, value) for _, semaphore, value in due)
+        self._settle(tick, lambda semaphore, value: semaphore.advance(value))
 
     def fail(self, error: StatusError) -> StatusError:
         """Fails everything that was promised and is not done. Returns what to raise. Only a lost
@@ -420,7 +420,8 @@ class Stream:
                 dropped, self._kept = self._kept, dropped
             if self.completed < self.tick:
                 self._failed = self.completed, self.tick, error
-        self._fail_promises(error, -1)
+        kept = again(error)
+        self._settle(inf, lambda semaphore, _: semaphore.fail(kept))
         dropped.clear()
         return again(error)
 
@@ -455,12 +456,21 @@ class Stream:
             lost.message += f"; it was last given: {'; '.join(names)}"
         return lost
 
-    def _fail_promises(self, error: StatusError, after: int) -> None:
-        with self.lock:
-            due = [promise for promise in self._promises if promise[0] > after]
-            self._promises = deque(promise for promise in self._promises if promise[0] <= after)
-        kept = again(error)
-        call_all(partial(semaphore.fail, kept) for _, semaphore, _ in due)
+    def _settle(self, tick: float, settle: Callable[[Semaphore, int], None]) -> None:
+        """Settles what was promised up to a submission. What an interrupt leaves is settled before that is
+        raised: other threads wait for it. Twice does no harm."""
+        due = list[tuple[int, Semaphore, int]]()
+        try:
+            with self.lock:
+                promises = self._promises
+                due += takewhile(lambda promise: promise[0] <= tick, promises)
+                while promises and promises[0][0] <= tick:
+                    promises.popleft()
+            call_all(partial(settle, semaphore, value) for _, semaphore, value in due)
+        except BaseException as error:
+            if errors.is_interruption(error):
+                call_all(partial(settle, semaphore, value) for _, semaphore, value in due)
+            raise
 
     def _before_wait(self) -> int:
         with self.lock:

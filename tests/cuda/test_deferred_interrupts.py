@@ -1,17 +1,21 @@
-"""An operation that waits for the host is submitted or fails, wherever Ctrl-C comes; it needs no GPU."""
+"""What a device has promised ends, or is submitted, wherever Ctrl-C comes; it needs no GPU."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from jitree.cuda.device import CudaDevice
 from jitree.cuda.queue import DeferredOperation, DeferredWork
+from jitree.cuda.stream import Stream
 from jitree.errors import CancelledError
 from jitree.hal.fence import Fence
 from jitree.hal.semaphore import Semaphore
-from tests.base.interruption import interruptions
+from tests.base.interruption import AtJump, Interruption, interruptions
+from tests.cuda.fake import FakeDriver
 
 Step = Callable[[DeferredWork, DeferredOperation], None]
 
@@ -57,3 +61,35 @@ def test_an_interrupt_leaves_no_operation_to_nobody(step: Step) -> None:
         assert came or not is_left
         places += 1
     assert places > 5
+
+
+def reached(stream: Stream) -> None:
+    stream.retire(stream.tick)
+
+
+def not_done(stream: Stream) -> None:
+    stream.fail(CancelledError("the work has failed"))
+
+
+@pytest.mark.parametrize(("kind", "most"), [(Interruption, 20), (AtJump, 3)])
+@pytest.mark.parametrize("settle", [reached, not_done])
+def test_an_interrupt_leaves_no_promise_to_nobody(
+    fake: FakeDriver, settle: Callable[[Stream], None], kind: Callable[[int], Interruption], most: int
+) -> None:
+    """Other threads wait for it, and nobody looks for it again but who asks the stream."""
+    places = 0
+    with CudaDevice(fake, 0) as device:
+        buffer = device.device_allocator.allocate(0x30, 0, 64)
+        for interruption in interruptions(0, kind):
+            fences = [Fence.create(device) for _ in range(3)]
+            fake.hold()
+            for fence in fences:
+                device.queue_fill(-1, None, fence, buffer, 0, 64, 5, 1)
+            fake.release()
+            interruption.during(partial(settle, device.stream))
+            device.stream.retire(device.stream.tick)
+            assert all(fence.is_reached() or fence.failure is not None for fence in fences), (
+                interruption.place
+            )
+            places += 1
+    assert places > most
