@@ -143,6 +143,18 @@ def test_one_interrupted_list_changes_nothing(team: ThreadTeam) -> None:
     assert ways.count("A") < 40
 
 
+def test_two_interrupted_lists_change_nothing(team: ThreadTeam) -> None:
+    """Eight lists ran on one thread after each two, and the team gains a factor of 1.7."""
+    ways = _run(
+        team,
+        _list((KIND_DISPATCH, 8, 3)),
+        lambda n: 10**6 if n % 100 in (48, 49) else 100,
+        _always(170),
+        3000,
+    )
+    assert ways.count("A") < 20
+
+
 @pytest.mark.parametrize("flags", [0, ENTRY_SPAN, ENTRY_INTERPRETED, ENTRY_INTERPRETED | ENTRY_SPAN])
 def test_lists_that_python_runs_a_kernel_of(flags: int) -> None:
     entries = [KernelEntry(_zeroed(size_of(KernelEntry))) for _ in range(2)]
@@ -249,7 +261,7 @@ def test_lists_that_fail_after_a_longer_time_count(runs: _Runs) -> None:
     runs.alone = 200
     assert runs.run(30).endswith("A" * 5)
     runs.failure, runs.alone = FAILED_INTERRUPTED, 900
-    assert runs.run(9) == "A" + "S" * 8
+    assert runs.run(10) == "AA" + "S" * 8
 
 
 def test_clocks_that_run_backwards_change_nothing(runs: _Runs) -> None:

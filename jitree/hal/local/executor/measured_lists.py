@@ -157,10 +157,10 @@ def interval_after(known: MeasuredList) -> int:
 
 
 def averaged(known: int, sample: int) -> int:
-    """The average grows by half at the most, and slower than it falls: a thread that has lost its processor
-    meanwhile says little."""
+    """The average grows by a quarter at the most, and slower than it falls: a thread that has lost its
+    processor meanwhile says little, also in two lists one after the other."""
     if known == 0 or known == FOREVER:
         return sample
     if sample < known:
         return known - ((known - sample) >> 1)
-    return known + (lesser(sample - known, 2 * known) >> 2)
+    return known + (lesser(sample - known, known) >> 2)
