@@ -356,6 +356,8 @@ LAST_INTERVAL: Final = 1024
 TRIALS: Final = 3
 """Lists of a trial, unless one takes half as long again as usual. The first one wakes helpers, or finds data
 in their caches: it is forgotten."""
+LISTS_BETWEEN_TRIALS: Final = 64
+"""Lists on one thread before the team is tried again, at most, for each time as long that the team takes."""
 LONG_LIST: Final = 64
 """Lists that a team takes longer for, in units of ``ThreadTeam.parked_ticks``, are long."""
 WORTH_TRYING: Final = 3

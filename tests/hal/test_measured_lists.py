@@ -90,7 +90,7 @@ def test_one_thread_is_tried_and_stays_where_it_is_sooner(team: ThreadTeam) -> N
     commands = _list((KIND_DISPATCH, 8, 3))
     ways = _run(team, commands, _always(300), _always(200), 1000)
     assert ways.startswith("S" * 8 + "A" * 8)
-    assert ways.count("S") < 20 and ticks_alone(team, commands) == 200
+    assert ways.count("S") < 60 and ticks_alone(team, commands) == 200
 
 
 def test_a_team_stays_where_it_is_sooner(team: ThreadTeam) -> None:
@@ -121,11 +121,38 @@ def test_the_way_changes_when_times_do(team: ThreadTeam) -> None:
     assert ways[4000:].count("A") < 10
 
 
+@pytest.mark.parametrize("busy", [50, 90, 150, 300, 700, 1500])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_team_that_has_been_slow_comes_back_soon(team: ThreadTeam, busy: int, factor: int) -> None:
+    """Other programs had the processors of helpers for so many lists: 900 more ran on one thread."""
+    slow = factor * 200
+    ways = _run(team, _list((KIND_DISPATCH, 8, 3)), lambda n: slow if n < busy else 100, _always(200), 3000)
+    assert ways[busy:].count("A") <= 64 * factor + 12
+
+
+@pytest.mark.parametrize("percent", [105, 145, 160, 200, 300, 700, 2000])
+def test_trials_of_a_team_cost_little(team: ThreadTeam, percent: int) -> None:
+    ways = _run(team, _list((KIND_DISPATCH, 8, 3)), _always(10 * percent), _always(1000), 20_000)
+    assert (percent - 100) * ways[2000:].count("S") <= 100 * 18_000 // 40
+
+
 def test_one_interrupted_list_changes_nothing(team: ThreadTeam) -> None:
     ways = _run(
         team, _list((KIND_DISPATCH, 8, 3)), lambda n: 10**6 if n % 50 == 49 else 100, _always(250), 400
     )
     assert ways.count("A") < 40
+
+
+def test_two_interrupted_lists_change_nothing(team: ThreadTeam) -> None:
+    """Eight lists ran on one thread after each two, and the team gains a factor of 1.7."""
+    ways = _run(
+        team,
+        _list((KIND_DISPATCH, 8, 3)),
+        lambda n: 10**6 if n % 100 in (48, 49) else 100,
+        _always(170),
+        3000,
+    )
+    assert ways.count("A") < 20
 
 
 @pytest.mark.parametrize("flags", [0, ENTRY_SPAN, ENTRY_INTERPRETED, ENTRY_INTERPRETED | ENTRY_SPAN])
@@ -148,7 +175,7 @@ def test_the_first_runs_are_forgotten(team: ThreadTeam) -> None:
 def test_an_old_time_of_one_thread_does_not_stay(team: ThreadTeam) -> None:
     commands = _list((KIND_DISPATCH, 8, 3))
     ways = _run(team, commands, _always(300), lambda n: 350 if n < 60 else 100, 3000)
-    assert ways[1500:].count("S") < 5
+    assert ways[1500:].count("S") < 12
 
 
 def test_lists_of_different_kinds_are_told_apart(team: ThreadTeam) -> None:
@@ -234,7 +261,7 @@ def test_lists_that_fail_after_a_longer_time_count(runs: _Runs) -> None:
     runs.alone = 200
     assert runs.run(30).endswith("A" * 5)
     runs.failure, runs.alone = FAILED_INTERRUPTED, 900
-    assert runs.run(9) == "A" + "S" * 8
+    assert runs.run(10) == "AA" + "S" * 8
 
 
 def test_clocks_that_run_backwards_change_nothing(runs: _Runs) -> None:

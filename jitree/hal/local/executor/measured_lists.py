@@ -6,7 +6,7 @@ and the time that a system grants: no sum of what single dispatches take says ho
 
 from __future__ import annotations
 
-from jitree.codegen.primitives import greater, lesser
+from jitree.codegen.primitives import greater, lesser, quotient
 from jitree.codegen.record import atomic_load, place_of, size_of
 from jitree.hal.command_layout import (
     ENTRY_INTERPRETED,
@@ -16,6 +16,7 @@ from jitree.hal.command_layout import (
     KIND_DISPATCH,
     KNOWN_LISTS,
     LAST_INTERVAL,
+    LISTS_BETWEEN_TRIALS,
     LONG_LIST,
     TRIALS,
     WORTH_TRYING,
@@ -144,14 +145,22 @@ def learn(known: MeasuredList, sooner: bool, spent: int, other: int) -> None:
     elif known.trials != 0:
         known.trials = 0 if 2 * spent > 3 * other else known.trials - 1
         if known.trials == 0:
-            wait(known, known.interval)
+            wait(known, interval_after(known))
+
+
+def interval_after(known: MeasuredList) -> int:
+    """Lists until the next trial. What other programs take, and so the team's time, changes at any moment:
+    where one thread is sooner, trials come as soon as a fiftieth of the time allows."""
+    if not is_alone_sooner(known):
+        return known.interval
+    return lesser(known.interval, quotient(known.shared, known.alone) * LISTS_BETWEEN_TRIALS)
 
 
 def averaged(known: int, sample: int) -> int:
-    """The average grows by half at the most, and slower than it falls: a thread that has lost its processor
-    meanwhile says little."""
+    """The average grows by a quarter at the most, and slower than it falls: a thread that has lost its
+    processor meanwhile says little, also in two lists one after the other."""
     if known == 0 or known == FOREVER:
         return sample
     if sample < known:
         return known - ((known - sample) >> 1)
-    return known + (lesser(sample - known, 2 * known) >> 2)
+    return known + (lesser(sample - known, known) >> 2)
