@@ -153,13 +153,13 @@ def test_a_signal_comes_to_the_first_thread_where_its_handler_would_run(
 
 @pytest.mark.parametrize(
     ("scripts", "may_overtake"),
-    [((("awaited",), ("awaited",)), True), ((("awaited",), ("submit",)), False),
-     ((("awaited",), ("accumulate",)), True), ((("awaited", "awaited"), ("increment",)), False)],
+    [((("awaited",), ("awaited",)), True), ((("awaited",), ("submit",)), True),
+     ((("awaited", "accumulate"),), True), ((("awaited", "awaited", "increment"),), False)],
 )  # fmt: skip
-def test_awaited_calls_have_an_order_where_no_other_thread_keeps_the_variables(
+def test_awaited_calls_have_an_order_where_no_other_call_keeps_the_variables(
     scripts: tuple[tuple[str, ...], ...], may_overtake: bool
 ) -> None:
-    """Those of two threads have none: one that gives way keeps them (turns:40649 and 43268)."""
+    """With another thread they have none: one that gives way to it keeps them (turns:40649, 64818)."""
     taken = tuple(tuple((step, 1) for step in script) for script in scripts)
 
     class Nothing(Shared):

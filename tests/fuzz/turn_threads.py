@@ -63,10 +63,9 @@ class Shared:
         )
         """What any call may end with."""
         self.is_exact = not (self.names & (CANCELLING | CLOSING | {"reload"}) or case.schedule.signals)
-        awaiting = [script for script in case.scripts if any(step == "awaited" for step, _ in script)]
-        self.may_overtake = "accumulate" in self.names or len(awaiting) > 1
-        """Whether awaited calls may find that another thread's call has the variables: they begin when it has
-        ended, and they have no order then. It waits with them for a device, or, awaited, gives way."""
+        self.may_overtake = "accumulate" in self.names or len(case.scripts) > 1
+        """Whether awaited calls may find that another call has the variables: they begin when it has ended,
+        and they have no order then. It waits with them for a device, or, awaited, gives way to a thread."""
         self.counters: list[list[int]] = []
         self.totals: list[float] = []
         self.tried = self.added = self.donated = 0
