@@ -8,12 +8,18 @@ stream. Only callbacks need the completion thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from _thread import RLock
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, Protocol
 
 from jitree.cuda.context import EventPool, PooledEvent
-from jitree.errors import StatusError
+from jitree.errors import StatusError, is_interruption
 from jitree.hal.semaphore import ReachedCallback, Semaphore, Timepoint
+
+Promise = tuple[int, Semaphore, int]
+"""The number of a submission, and the value that a semaphore reaches when it is done."""
 
 
 class SignallingStream(Protocol):
@@ -105,12 +111,30 @@ class CudaSemaphore(Semaphore):
             self._schedule.fail(error)
 
 
-def call_all(calls: Iterable[Callable[[], None]]) -> None:
-    """Calls every callback, also after one of them has raised."""
+def settle(lock: RLock, promises: deque[Promise], tick: float, end: Callable[[Semaphore, int], None]) -> None:
+    """Ends what was promised up to a submission.
+
+    ``end`` does it, to a semaphore and a value; twice does no harm. What an interrupt leaves is ended before
+    that is raised: other threads wait for it."""
+    due = list[Promise]()
+    try:
+        with lock:
+            due += takewhile(lambda promise: promise[0] <= tick, promises)
+            while promises and promises[0][0] <= tick:
+                promises.popleft()
+        _end_all(due, end)
+    except BaseException as error:
+        if is_interruption(error):
+            _end_all(due, end)
+        raise
+
+
+def _end_all(due: Sequence[Promise], end: Callable[[Semaphore, int], None]) -> None:
+    """Ends every one, also after a callback has raised."""
     raised: BaseException | None = None
-    for call in calls:
+    for _, semaphore, value in due:
         try:
-            call()
+            end(semaphore, value)
         except BaseException as error:
             raised = raised or error
     if raised is not None:

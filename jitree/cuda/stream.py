@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import takewhile
 from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -24,7 +23,7 @@ from jitree.cuda import stream_share
 from jitree.cuda.api import Handle
 from jitree.cuda.context import EventPool, PooledEvent
 from jitree.cuda.plan import KernelSizes
-from jitree.cuda.semaphore import CudaSemaphore, call_all
+from jitree.cuda.semaphore import CudaSemaphore, Promise, settle
 from jitree.cuda.stream_share import CudaAllocation, OrderedAllocation, StreamShare, StreamUsers
 from jitree.errors import FailedPreconditionError, InternalError, PermissionDeniedError, StatusError, again
 from jitree.hal.enums import BufferUsage, MemoryType
@@ -112,7 +111,7 @@ class Stream:
         self.is_inherited = False
         """Whether it belongs to the process that this one was forked from."""
         self._recent: deque[tuple[int, Callable[[], str]]] = deque(maxlen=_SUSPECTS)
-        self._promises: deque[tuple[int, Semaphore, int]] = deque()
+        self._promises: deque[Promise] = deque()
         self._kept: deque[tuple[int, Any]] = deque()
         stream_share.watch(self)
 
@@ -407,7 +406,7 @@ class Stream:
             kept = self._kept
             while kept and kept[0][0] <= tick:
                 dropped.append(kept.popleft())
-        self._settle(tick, lambda semaphore, value: semaphore.advance(value))
+        settle(self.lock, self._promises, tick, lambda semaphore, value: semaphore.advance(value))
 
     def fail(self, error: StatusError) -> StatusError:
         """Fails everything that was promised and is not done. Returns what to raise. Only a lost
@@ -421,7 +420,7 @@ class Stream:
             if self.completed < self.tick:
                 self._failed = self.completed, self.tick, error
         kept = again(error)
-        self._settle(inf, lambda semaphore, _: semaphore.fail(kept))
+        settle(self.lock, self._promises, inf, lambda semaphore, _: semaphore.fail(kept))
         dropped.clear()
         return again(error)
 
@@ -455,22 +454,6 @@ class Stream:
         if names:
             lost.message += f"; it was last given: {'; '.join(names)}"
         return lost
-
-    def _settle(self, tick: float, settle: Callable[[Semaphore, int], None]) -> None:
-        """Settles what was promised up to a submission. What an interrupt leaves is settled before that is
-        raised: other threads wait for it. Twice does no harm."""
-        due = list[tuple[int, Semaphore, int]]()
-        try:
-            with self.lock:
-                promises = self._promises
-                due += takewhile(lambda promise: promise[0] <= tick, promises)
-                while promises and promises[0][0] <= tick:
-                    promises.popleft()
-            call_all(partial(settle, semaphore, value) for _, semaphore, value in due)
-        except BaseException as error:
-            if errors.is_interruption(error):
-                call_all(partial(settle, semaphore, value) for _, semaphore, value in due)
-            raise
 
     def _before_wait(self) -> int:
         with self.lock:
