@@ -525,9 +525,9 @@ class Session(Observable, Finalized, Remade):
         self._end_replacements()
         for function in self._functions.values():
             function.close()
-        if self._direct_calls is not None:
-            with self._context.invoker.entrance():  # a thread that finds it closed may have the lock
-                self._direct_calls.close()
+        if (calls := self._direct_calls) is not None:
+            with self._context.invoker.entrance():  # a thread that finds it closed, or closes it, may have it
+                calls.close()
             self._direct_calls = None
         for part in (*self._owned, self._sandbox):
             if part is not None:

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -110,6 +111,27 @@ def test_closing_waits_for_a_thread_that_finds_it_closed(monkeypatch: pytest.Mon
         session.close()
         has_closed.set()
     assert context.table.live_count == 0
+
+
+@needs_machine_code
+def test_two_threads_may_close_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has to wait for the lock, and finds that the other one has done all."""
+    session = Session("local-sync", tier="fast")
+    prepare_calls()
+    direct(session.load(ECHO).e1_f32, X)(X)
+    invoker, entrance = session.context.invoker, session.context.invoker.entrance
+    others = iter([session._end_parts])
+
+    def after_another_thread() -> object:
+        for close in others:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(close).result(TIMEOUT)
+        return entrance()
+
+    patch = partial(monkeypatch.setattr, type(invoker), "entrance", lambda gate: after_another_thread())
+    monkeypatch.setattr(session, "_end_replacements", patch)
+    session.close()
+    assert session.closed and not next(others, None)
 
 
 @needs_machine_code

@@ -76,7 +76,7 @@ def not_done(stream: Stream) -> None:
 def test_an_interrupt_leaves_no_promise_to_nobody(
     fake: FakeDriver, settle: Callable[[Stream], None], kind: Callable[[int], Interruption], most: int
 ) -> None:
-    """Other threads wait for it, and nobody looks for it again but who asks the stream."""
+    """A thread waits for each promise, and sleeps until it is told."""
     places = 0
     with CudaDevice(fake, 0) as device:
         buffer = device.device_allocator.allocate(0x30, 0, 64)
