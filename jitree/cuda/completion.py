@@ -123,7 +123,7 @@ def _await(stream: Stream, tick: int, event: PooledEvent) -> None:
     try:
         stream.context.enter()
         stream.api.call("cuEventSynchronize", event.handle)
-    except StatusError as error:
-        stream.fail(error)
+    except StatusError:
+        stream.finish()
     else:
         stream.retire(tick)

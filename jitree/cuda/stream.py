@@ -362,7 +362,8 @@ class Stream:
         self.context.release_discarded()
 
     def finish(self) -> None:
-        """Waits as :meth:`synchronize`, uninterrupted, to give back used memory. Fails as :meth:`wait`."""
+        """Waits as :meth:`synchronize`, uninterrupted, to give back used memory, or where other ways of waiting
+        have failed. A failure is not raised: it fails the semaphores that were promised."""
         try:
             with self.lock:
                 self.context.enter()
@@ -379,12 +380,16 @@ class Stream:
     def wait(self, deadline: float | None) -> None:
         """Waits a moment for everything submitted so far, but not beyond ``deadline`` of ``time.monotonic``.
 
-        A failure is not raised here: it fails the semaphores that were promised.
+        A failure is not raised here: one that loses the device fails the semaphores that were promised, after
+        another one the completion thread waits, for all who do.
         """
         try:
             self._wait_a_moment(deadline)
         except StatusError as error:
-            self.fail(error)
+            if self.api.lost is None:
+                with_lock(self.lock, self.watch, _SHORTEST_PATIENCE)
+            else:
+                self.fail(error)
 
     def poll(self) -> None:
         """Retires what is done by now; failures as :meth:`wait`."""
@@ -481,9 +486,9 @@ class Stream:
             self.context.enter()
             self._flush_quietly()
             self._completion.watch(self, tick, self.mark())
-        except StatusError as error:
-            self._watched = 0  # what is promised next is of the same work, where that goes on
-            self.fail(error)
+        except StatusError:
+            self._watched = 0
+            self.finish()  # the work goes on, unless the device is lost: this thread waits
         except BaseException as error:
             self._watched = 0
             if errors.is_interruption(error):  # other threads' callbacks wait for this; twice does no harm

@@ -31,7 +31,7 @@ from jitree.hal.semaphore import Semaphore
 from tests.base.interruption import interruptions
 from tests.cuda.fake import FakeDriver
 from tests.cuda.fake_results import CUresult
-from tests.cuda.ordering import TIMEOUT, allocate, fill
+from tests.cuda.ordering import TIMEOUT, allocate, fill, release_after
 
 PINNED: Final = int(MemoryType.HOST_LOCAL | MemoryType.DEVICE_VISIBLE)
 LARGE: Final = 32 << 20
@@ -127,74 +127,85 @@ def test_a_call_that_fails_while_the_device_works_makes_no_work_done(
     pinned = device.device_allocator.allocate(PINNED, 0, 64)
     fill(device, pinned, None, None, 1)
     device.stream.synchronize()
-    with fake.busy():
-        done = Fence.create(device)
-        fill(device, pinned, None, done, 2)
-        fake.fail_next("cuStreamQuery", CUresult.CUDA_ERROR_INVALID_VALUE)
-        with pytest.raises(InvalidArgumentError, match="cuStreamQuery"):
-            done.wait(0.0)
-        assert device.stream.completed < device.stream.tick
-        with pytest.raises(InvalidArgumentError, match="cuStreamQuery"):
-            device.read_buffer(pinned)
-    fill(device, pinned, None, None, 3)
-    assert (device.read_buffer(pinned) == 3).all()
+    fake.hold()
+    done = Fence.create(device)
+    fill(device, pinned, None, done, 2)
+    fake.fail_next("cuStreamQuery", CUresult.CUDA_ERROR_INVALID_VALUE)
+    assert done.wait(0.0) == StatusCode.DEADLINE_EXCEEDED
+    assert device.stream.completed < device.stream.tick
+    fake.fail_next("cuStreamQuery", CUresult.CUDA_ERROR_INVALID_VALUE)
+    releaser = release_after(fake, "cuStreamQuery")
+    assert (device.read_buffer(pinned) == 2).all()
+    releaser.join()
 
 
-def test_a_thread_that_cannot_start_fails_what_waits_for_it(
-    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "name", ["cuStreamQuery", "cuCtxSetCurrent", "cuEventRecord", "cuEventCreate", "cuEventSynchronize"]
+)
+@pytest.mark.parametrize("look", [Fence.query, partial(Fence.wait, timeout=0.0), Fence.wait])
+def test_a_call_that_fails_once_as_a_thread_waits_fails_nobody(
+    name: str, look: Callable[[Fence], StatusCode], fake: FakeDriver, device: CudaDevice
 ) -> None:
-    """Nobody waits for ever; the next one starts, and the failure keeps nothing."""
-
-    def refused(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    told: list[StatusError | None] = []
-    with fake.busy():
-        buffer = allocate(device)
-        first, second, host = (Fence.create(device) for _ in range(3))
-        fill(device, buffer, None, first)
-        with monkeypatch.context() as patch:
-            patch.setattr(completion, "start_thread", refused)
-            ((semaphore, value),) = first.timepoints
-            semaphore.on_reached(value, told.append)
-            with pytest.raises(ResourceExhaustedError, match="cannot start a thread"):
-                fill(device, buffer, host, None)
-    assert isinstance(told[0], ResourceExhaustedError)
-    assert not device._completion._thread._threads, "no thread is kept that has never begun"
-    fill(device, buffer, None, second)
-    ((semaphore, value),) = second.timepoints
+    """A program that kept such a fence failed from then on (found by the campaign of turns)."""
+    done, told = Fence.create(device), list[StatusError | None]()
+    fake.hold()
+    fill(device, allocate(device), None, done)
+    ((semaphore, value),) = done.timepoints
+    fake.fail_next(name, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    releaser = threading.Timer(0.05, fake.release)
+    releaser.start()
+    look(done)
     semaphore.on_reached(value, told.append)
-    assert second.wait(TIMEOUT) == StatusCode.OK
-    device.stream._completion.close()
-    assert told[1:] == [None]
-    kept = weakref.ref(buffer.allocation)
-    del buffer, first, second, host, semaphore
-    told.clear()
-    gc.collect()
-    assert kept() is None
-
-
-def test_work_is_watched_again_after_a_thread_that_could_not_start(
-    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second promise of the same work was never kept: the stream noted the work as watched."""
-
-    def refused(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    told: list[StatusError | None] = []
-    first, second = Fence.create(device), Fence.create(device)
-    with fake.busy():
-        ((semaphore, value),) = first.timepoints
-        semaphore.on_reached(value, told.append)
-        with monkeypatch.context() as patch:
-            patch.setattr(completion, "start_thread", refused)
-            fill(device, allocate(device), None, Fence.join((first, second)))
-        assert isinstance(told.pop(), ResourceExhaustedError)
-        ((semaphore, value),) = second.timepoints
-        semaphore.on_reached(value, told.append)
+    assert done.wait(TIMEOUT) == StatusCode.OK
+    releaser.join()
     device.stream._completion.close()
     assert told == [None]
+
+
+@pytest.mark.parametrize("name", ["cuCtxSetCurrent", "cuEventRecord"])
+def test_a_call_that_always_fails_ends_a_wait(name: str, fake: FakeDriver, device: CudaDevice) -> None:
+    done = Fence.create(device)
+    fake.hold()
+    fill(device, allocate(device), None, done)
+    for failing in (name, "cuStreamQuery", "cuStreamSynchronize"):
+        for _ in range(1000):
+            fake.fail_next(failing, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    with pytest.raises(ResourceExhaustedError, match="failed: CUDA_ERROR_OUT_OF_MEMORY"):
+        done.wait(TIMEOUT)
+    fake.failures.clear()
+    fake.release()
+
+
+def test_where_no_thread_starts_the_submitting_one_waits(
+    fake: FakeDriver, device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for ever, and nothing fails; the next thread starts."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told: list[StatusError | None] = []
+    buffer = allocate(device)
+    first, second, third, host = (Fence.create(device) for _ in range(4))
+    fake.hold()
+    releaser = release_after(fake, "cuStreamSynchronize")
+    ((semaphore, value),) = first.timepoints
+    semaphore.on_reached(value, told.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(completion, "start_thread", refused)
+        fill(device, buffer, None, Fence.join((first, third)))
+        assert told == [None]
+        with pytest.raises(ResourceExhaustedError, match="cannot start a thread"):
+            fill(device, buffer, host, None)
+    releaser.join()
+    assert not device._completion._thread._threads, "no thread is kept that has never begun"
+    with fake.busy():
+        fill(device, buffer, None, second)
+        for fence in (second, third):
+            ((semaphore, value),) = fence.timepoints
+            semaphore.on_reached(value, told.append)
+    device.stream._completion.close()
+    assert told == [None, None, None]
 
 
 def test_work_is_watched_though_who_begins_to_is_interrupted(
