@@ -362,8 +362,8 @@ class Stream:
         self.context.release_discarded()
 
     def finish(self) -> None:
-        """Waits as :meth:`synchronize`, uninterrupted, to give back used memory, or where other ways of waiting
-        have failed. A failure is not raised: it fails the semaphores that were promised."""
+        """Waits as :meth:`synchronize`, uninterrupted: to give back used memory, or where other ways failed.
+        A failure is not raised, but fails the semaphores that were promised."""
         try:
             with self.lock:
                 self.context.enter()

@@ -336,7 +336,7 @@ class FakeDriver(FakeModules, FakeGraphs):
     @driver_call
     def cuStreamCreate(self, flags: int) -> Any:
         handle = self.new_handle()
-        self.streams[handle] = FakeStream()
+        self.streams[handle] = FakeStream(ordinal=self.current())
         return _OK, handle
 
     @driver_call

@@ -32,6 +32,8 @@ class FakeStream:
     asked: int = 0
     """Times since the last work was given."""
     destroyed: bool = False
+    ordinal: int | None = None
+    """The device that it was made for."""
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,6 @@ from jitree.cuda.semaphore import CudaSemaphore
 from jitree.cuda.suballocator import Piece
 from jitree.errors import (
     InternalError,
-    InvalidArgumentError,
     ResourceExhaustedError,
     StatusCode,
     StatusError,

@@ -59,6 +59,8 @@ class TurnDriver(FailingDriver):
         fake_native.serve(self._code)
         self.machine_code = self._code.machine_code
         self._is_closed = self._is_asleep = False
+        self._lost_ordinal: int | None = None
+        """Of the device that is lost by a call that fails: what its work reads and writes has no owner."""
         self._left: list[FakeStream] = []
         """Destroyed streams, whose work is done all the same."""
         self.worker = primitives.TurnThread(target=self._work, name="the GPU", daemon=True)
@@ -102,7 +104,8 @@ class TurnDriver(FailingDriver):
             try:
                 work()
             except Fault as fault:
-                self.lost = fault.result
+                if stream.ordinal is None or stream.ordinal != self._lost_ordinal:
+                    self.lost = fault.result
         if self.lost is not None:
             self._finish_events()
         self._left = [stream for stream in self._left if stream.pending]
@@ -129,6 +132,12 @@ class TurnDriver(FailingDriver):
         if self._is_live and not self._code.is_calling:
             self.turns.point(name)
         super().record(name, arguments)
+        if (
+            name == self.failed
+            and self.asked == self.nth
+            and self.result == CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+        ):
+            self._lost_ordinal = self.current()
         if name in _MEMORY and self._is_live and self.turns.refuses():
             self.fail_next(name, CUresult.CUDA_ERROR_OUT_OF_MEMORY)
 
