@@ -215,6 +215,12 @@ def test_a_page_of_a_call(session: jitree.Session, tmp_path: Path) -> None:
     assert report.error is None and graph["first"] is None
 
 
+def test_what_is_no_function(session: jitree.Session) -> None:
+    """It was an AttributeError of a part."""
+    with pytest.raises(InvalidArgumentError, match="expected the name of a function but got 3 of type int"):
+        session.report(3)  # type: ignore[arg-type]
+
+
 def test_what_is_wrong_is_marked(session: jitree.Session) -> None:
     report = session.report(session.modules["module"].classify, np.full((8, 8), 3e38, np.float32))
     assert report.fault is not None and report.error is None

@@ -301,6 +301,8 @@ class TensorPacker:
         """Python numbers as an array of the declared type."""
         from jitree.api.calls.conversion import convert_exactly, holds, numbers_of
 
+        if isinstance(value, range):  # it may be longer than any list, and than `len` says
+            self.check_shape((max(-((value.start - value.stop) // value.step), 0),))
         try:
             given = numbers_of(value)
         except (ValueError, OverflowError) as error:
