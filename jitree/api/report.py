@@ -100,7 +100,7 @@ def report(
     session: Any, function: str | Function | None, arguments: Sequence[Any], named: Mapping[str, Any]
 ) -> ProgramReport:
     """Calls a function and tells what happens."""
-    called = function if function is None or hasattr(function, "full_name") else session.lookup(function)
+    called: Any = function if function is None or hasattr(function, "full_name") else session.lookup(function)
     made = ProgramReport(", ".join(session.modules) if called is None else called.full_name)
     for module in session.modules.values():
         made.about += module_pieces(module)
