@@ -1,6 +1,6 @@
 """Generates compiled VMVX kernels, in the builder process.
 
-The native tier lowers a kernel; LLVM IR around it runs one workgroup. Nothing here takes numba.
+The native tier lowers a kernel; LLVM IR around it runs the workgroups of a row. Nothing here takes numba.
 """
 
 from __future__ import annotations
