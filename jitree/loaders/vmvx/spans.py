@@ -1,7 +1,7 @@
 """Runs spans of compiled VMVX kernels (ENTRY_SPAN). Machine code.
 
-One loop over the rows of a span's workgroups serves all kernels: it calls theirs by address. Only the builder of the
-image and tests import this module.
+One loop over the rows of a span's workgroups serves all kernels: it calls theirs by address. Only the
+builder of the image and tests import this module.
 """
 
 from __future__ import annotations
