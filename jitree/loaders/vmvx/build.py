@@ -1,6 +1,6 @@
 """Generates compiled VMVX kernels, in the builder process.
 
-The native tier lowers a kernel; LLVM IR around it runs one workgroup. Nothing here takes numba.
+The native tier lowers a kernel; LLVM IR around it runs the workgroups of a row. Nothing here takes numba.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from jitree.loaders.vmvx.kernels import CHANGE_LISTS, KernelNotes, WorkerContext
 from jitree.regs.layout import FRAME, SCRATCH, STATE
 
 WORKGROUP: Final = "workgroup"
-"""``i64 (dispatch, context, fuel, x, y, z)``: what is left of the fuel, 0 if the kernel has left machine
-code. The loop over workgroups (:mod:`jitree.loaders.vmvx.spans`) calls it."""
+"""``i64 (dispatch, context, fuel, x, y, z, end)``: runs workgroups up to ``end`` of a row, until the fuel is
+over or one has released handles or has left machine code. That is what is left of the fuel, 0 if it has left;
+the context says which ``x`` is reached. :mod:`jitree.loaders.vmvx.spans` calls it."""
 _CONTEXT: Final = layout_of(WorkerContextRecord)
 _DISPATCH: Final = layout_of(KernelDispatch)
 _PLACES: Final = ("state", "frame", "values", "refs")
@@ -32,7 +33,7 @@ _SIZES: Final = ("size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
 
 
 def workgroup_entry(symbol: str, has_parts: bool, borrows: bool) -> str:
-    """Writes the function that runs one workgroup by calling ``symbol``.
+    """Writes the function that runs workgroups of a row by calling ``symbol`` for each.
 
     That is the lowered function in the same LLVM module. ``has_parts``: whether it takes which part of a
     workgroup it is to run; ``borrows``: whether it leaves the references that it is given to its caller.
@@ -41,16 +42,39 @@ def workgroup_entry(symbol: str, has_parts: bool, borrows: bool) -> str:
     if has_parts:
         numbers += ["i64 %part", "i64 %parts"]
     places, handles = ([f"ptr %{name}" for name in names] for names in (_PLACES, _HANDLES))
-    arguments = ", ".join((*places, "i64 %fuel", *handles, *numbers))
+    arguments = ", ".join((*places, "i64 %given", *handles, *numbers))
     return f"""
-define i64 @"{WORKGROUP}"(ptr %dispatch, ptr %context, i64 %fuel, i64 %x, i64 %y, i64 %z) #0 {{
+define i64 @"{WORKGROUP}"(ptr %dispatch, ptr %context, i64 %fuel, i64 %first, i64 %y, i64 %z, i64 %end) #0 {{
+start:
 {_lines(_fields("context", (*_PLACES, *_HANDLES), "ptr", _CONTEXT))}
-{_lines(f"%{name}.i32 = trunc i64 %{name} to i32" for name in _IDS)}
+{_lines(f"%{name}.i32 = trunc i64 %{name} to i32" for name in _IDS[1:])}
 {_lines(_sizes())}
 {_lines(_parts()) if has_parts else ""}
+  %released.at = getelementptr i8, ptr %state, i64 {STATE["released"]}
+  %reached.at = getelementptr i8, ptr %context, i64 {_CONTEXT["reached"]}
+  br label %next
+next:
+  %x = phi i64 [ %first, %start ], [ %following, %done ]
+  %given = phi i64 [ %fuel, %start ], [ %less, %done ]
+  %x.i32 = trunc i64 %x to i32
 {"" if borrows else _lines(f"call void @retain({handle})" for handle in handles)}
   %outcome = call fastcc {{ i64 }} @{symbol}({arguments}) alwaysinline
   %left = extractvalue {{ i64 }} %outcome, 0
+  %has.left = icmp eq i64 %left, 0
+  br i1 %has.left, label %end.of.row, label %done
+done:
+  %following = add i64 %x, 1
+  %less = add i64 %left, -1
+  %released = load i64, ptr %released.at, align 8
+  %has.released = icmp ne i64 %released, 0
+  %is.last = icmp eq i64 %following, %end
+  %is.empty = icmp eq i64 %less, 0
+  %is.either = or i1 %is.last, %is.empty
+  %is.over = or i1 %is.either, %has.released
+  br i1 %is.over, label %end.of.row, label %next
+end.of.row:
+  %reached = phi i64 [ %x, %next ], [ %following, %done ]
+  store i64 %reached, ptr %reached.at, align 8
   ret i64 %left
 }}
 """

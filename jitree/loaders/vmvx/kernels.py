@@ -59,7 +59,7 @@ class KernelEnvironment(MemoryRecord):
     run: i64  # address of the C function that runs a span on the VM
     slow_path: i64  # address of the one that runs a span when no worker context is free
     finish: i64  # address of the C function that finishes a workgroup which left machine code
-    workgroup: i64  # the compiled kernel's address: `i64 (dispatch, context, fuel, x, y, z)`, 0 = none
+    workgroup: i64  # the compiled kernel's address: `i64 (dispatch, context, fuel, x, y, z, end)`, 0 = none
     frames: i64  # bytes of frames that it and what it calls take
     values: i64  # … of value slots
     refs: i64  # … of ref registers
@@ -99,7 +99,7 @@ class WorkerContextRecord(MemoryRecord):
     bindings: Entry  # … of the list of bindings
     scratch: i64  # address of the first byte of scratch memory
     dispatch: i64  # address of the dispatch state of the span
-    reached: i64  # by a run of workgroups: number of the first that is not complete
+    reached: i64  # by a run of workgroups: number of the first that is not complete; by a kernel: its `x`
     binding: i64  # … of the buffer of the first binding; MAXIMUM_BINDINGS addresses
 
 

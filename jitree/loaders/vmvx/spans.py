@@ -1,7 +1,7 @@
 """Runs spans of compiled VMVX kernels (ENTRY_SPAN). Machine code.
 
-One loop over the workgroups of a span serves all kernels: it calls theirs by address. Only the builder of the
-image and tests import this module.
+One loop over the rows of a span's workgroups serves all kernels: it calls theirs by address. Only the
+builder of the image and tests import this module.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def workgroups(
     last: int,
 ) -> int:
     """Runs parts of workgroups in a worker context aimed at them. A workgroup has ``KernelDispatch.parts``,
-    often one; they run from one number up to another. It stops after one that has released something, and at
-    one that has left: ``reached`` is then the number of the first that is not complete. WORKGROUP_*."""
+    often one, and then a call of the kernel runs those of a row; they run from one number up to another. It
+    stops after one that has released something, and at one that has left: ``reached`` is then the number of
+    the first that is not complete. WORKGROUP_*."""
     context.reached = first
     if not has_room(environment, context):
         return WORKGROUP_REFUSED
@@ -74,26 +75,30 @@ def workgroups(
         scratch.part = part
         if fuel <= 1:
             fuel = refuel_function(MachineState(place_of(state))) + 1
-        if fuel > 1:
-            fuel = call(code, place_of(dispatch), place_of(context), fuel - 1, x, y, z)
-        else:  # it is not to begin
-            fuel = 0
-        if fuel == 0:
+        if fuel <= 1:  # it is not to begin
             context.reached = first
             return WORKGROUP_LEFT
-        first += 1
+        end = x + 1
+        if parts <= 1:  # the row, or its part before the last
+            end = x + last - first
+            if end > count_x:
+                end = count_x
+        fuel = call(code, place_of(dispatch), place_of(context), fuel - 1, x, y, z, end)
+        reached = context.reached
+        first += reached - x
+        context.reached = first
+        if fuel == 0:
+            return WORKGROUP_LEFT
         if state.released:
-            context.reached = first
             return WORKGROUP_LITTERED
         if first >= last:
-            context.reached = first
             state.fuel = fuel
             return WORKGROUP_DONE
         part += 1
         if part < parts:
             continue
         part = 0
-        x += 1
+        x = reached
         if x == count_x:
             x = 0
             y += 1
