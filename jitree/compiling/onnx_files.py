@@ -144,10 +144,8 @@ def can_expand(operator: str) -> bool:
     """Whether ONNX says what an operator is by others."""
     import onnx
 
-    if not onnx.defs.has(operator):
-        return False
-    schema = onnx.defs.get_schema(operator)
-    return bool(schema.has_function or schema.has_context_dependent_function)
+    schema = onnx.defs.get_schema(operator) if onnx.defs.has(operator) else None
+    return bool(schema and (schema.has_function or schema.has_context_dependent_function))
 
 
 def _expanded(model: Any, operators: Sequence[str]) -> Any:

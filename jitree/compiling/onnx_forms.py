@@ -5,6 +5,9 @@ the compiler (3.13) drops; it then asks for an operand as long as the window. So
 beforehand: first of the padding, then of the elements. Padding that follows a rule, and windows that reach
 beyond it (ceil_mode), which the importer counts or divides wrongly, are stated as numbers.
 
+Maxima, sizes, bounds, quotients and order of unsigned integers are computed as if these were signed. So they
+are computed in wider elements.
+
 Padding by other elements of the tensor (reflect, edge, wrap) is wrong by a tensor's size in the compiler. So
 pieces of the tensor are joined; where these are many, elements are gathered by their indices, which takes
 twenty times as long.
@@ -55,6 +58,8 @@ _LARGEST: Final = 1 << 16
 _DOWN: Final = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
 _OF_NEAREST: Final = {*_DOWN, "mode", "cubic_coeff_a", "exclude_outside", "extrapolation_value"}
 """What nearest resizing of all dimensions may have: the last three say nothing for it."""
+_WIDER: Final = {2: 6, 4: 6, 12: 7}
+"""Numbers of unsigned element types, and of signed ones that have all their values."""
 
 
 def replace_forms(model: Any) -> None:
@@ -141,9 +146,7 @@ def _fit(node: Any, known: KnownValues, chain: NodeChain) -> None:
     stated = attribute(node, "pads", ()) or (0,) * (2 * rank)
     rule, rounds_up = attribute(node, "auto_pad", NOT_SET), attribute(node, "ceil_mode", 0)
     is_stated, cuts = rule == NOT_SET and not rounds_up, {}
-    if not len(widths) == len(strides) == len(dilations) == len(stated) / 2 == rank:
-        return
-    if min(strides, default=0) < 1 or rule not in RULES:
+    if {*map(len, (widths, strides, dilations)), len(stated) / 2} != {rank} or min(strides, default=0) < 1:
         return
     begins, ends, beyond = [*stated[:rank]], [*stated[rank:]], [0] * rank
     for axis, (size, width, stride) in enumerate(zip(sizes, widths, strides, strict=True)):
@@ -160,7 +163,7 @@ def _fit(node: Any, known: KnownValues, chain: NodeChain) -> None:
         reach = (width - 1) * dilations[axis] + 1
         if rule != NOT_SET:
             total = 0 if rule == b"VALID" else (size - 1) // stride * stride + reach - size
-            if total < 0:  # tools differ in it
+            if total < 0 or rule not in RULES:  # tools differ in these paddings
                 return
             begins[axis], ends[axis] = shared_padding(rule, total)
         rest = begins[axis] + size + ends[axis] - reach
@@ -210,8 +213,26 @@ def _round_down(node: Any, known: KnownValues, _: NodeChain) -> None:
         set_attributes(node, **_DOWN)
 
 
+def _sign(node: Any, known: KnownValues, chain: NodeChain) -> None:
+    """Computes what is unsigned in wider elements."""
+    import onnx
+
+    element = known.types.get(node.input[0], 0)
+    if node.op_type == "MaxPool":
+        _fit(node, known, chain)
+    if element not in _WIDER:
+        return
+    wide = onnx.TensorProto.FLOAT if node.op_type == "MaxPool" else _WIDER[element]
+    taken = node.input[:1] if node.op_type == "TopK" else node.input
+    values = [chain.op("Cast", name, to=wide) if name else "" for name in taken]
+    settings = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+    value, *others = chain.ops(node.op_type, len(node.output), *values, *node.input[len(taken) :], **settings)
+    chain.give(node.output, [chain.op("Cast", value, to=element), *others])
+
+
 _FORMS: Final[dict[str, Callable[[Any, KnownValues, NodeChain], None]]] = {
-    **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool"), _fit),
+    **dict.fromkeys(("Conv", "ConvInteger", "QLinearConv", "AveragePool", "LpPool"), _fit),
+    **dict.fromkeys(("MaxPool", "Abs", "Clip", "Div", "Mod", "TopK"), _sign),
     "Pad": _pad, "DepthToSpace": _order_channels, "ConvTranspose": part_phases, "Resize": _round_down,
     **dict.fromkeys(RECURRENT, write_steps),
 }  # fmt: skip

@@ -65,7 +65,7 @@ def part_phases(node: Any, known: KnownValues, chain: NodeChain) -> None:
     chain.give(node.output, [chain.sliced(value, [*phases.starts], [*phases.ends], range(2, rank + 2))])
 
 
-def _phases(node: Any, sizes: Any, kernel: tuple[int, ...]) -> _Phases | None:
+def _phases(node: Any, sizes: Any, kernel: Any) -> _Phases | None:
     """None for one phase of stated padding, and for what ONNX does not allow."""
     rank, rule, stated = len(sizes), attribute(node, "auto_pad", NOT_SET), attribute(node, "output_shape", ())
     usual = (("strides", 1), ("dilations", 1), ("output_padding", 0))
@@ -73,15 +73,13 @@ def _phases(node: Any, sizes: Any, kernel: tuple[int, ...]) -> _Phases | None:
         np.array(attribute(node, name, ()) or (value,) * rank, object) for name, value in usual
     )
     pads = np.array(attribute(node, "pads", ()) or (0,) * 2 * rank, object)
-    if not len(strides) == len(dilations) == len(extra) == len(pads) / 2 == len(kernel) == rank:
+    if {*map(len, (strides, dilations, extra, kernel)), len(pads) / 2} != {rank} or rule not in RULES:
         return None
     is_stated = rule == NOT_SET and not stated
     at_least_zero = (*(strides - 1), *(dilations - 1), *extra, *(strides - 1 - extra), *pads)
     if min(at_least_zero) < 0 or attribute(node, "kernel_shape", kernel) != kernel:
         return None  # an end before 0 would be one from behind
-    if (is_stated and max(strides) == 1) or (stated and rule == b"VALID"):
-        return None
-    if rule not in RULES or len(stated) not in (0, rank):
+    if (is_stated and max(strides) == 1) or (stated and (rule == b"VALID" or len(stated) != rank)):
         return None
     widths = (np.array(kernel, object) - 1) * dilations + 1
     ends = (sizes - 1) * strides + widths + extra

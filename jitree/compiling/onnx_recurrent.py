@@ -161,7 +161,7 @@ def _read(node: Any, known: KnownValues) -> _Operator | None:
     shape, names, starts = known.shapes.get(inputs[0]), [*inputs[1:4], inputs[7]], inputs[5 : 5 + kind.states]
     if not functions or inputs[4] or not any(node.output) or not all(names[:2]):
         return None
-    if shape is None or len(shape) != 3 or not all(shape):
+    if shape is None or len(shape) != 3 or not all(shape) or attribute(node, "layout", 0):
         return None
     arrays = [known.array(name) for name in names]
     if any(name and array is None for name, array in zip(names, arrays, strict=True)):
@@ -180,7 +180,7 @@ def _read(node: Any, known: KnownValues) -> _Operator | None:
         return None
     if any(name and known.shapes.get(name) != (sides, batch, hidden) for name in starts):
         return None
-    late = bool(attribute(node, "linear_before_reset", 0))
+    late = attribute(node, "linear_before_reset", 0) != 0
     return _Operator(kind, turns, functions, late, steps, batch, hidden, inputs[0], starts, arrays)
 
 
@@ -192,7 +192,6 @@ def _functions(node: Any, usual: Sequence[bytes], sides: int) -> list[str]:
     given = attribute(node, "activations", (*usual,) * sides)
     names = [_FUNCTIONS.get(bytes(one).lower(), "") for one in given]
     is_known = {one.name for one in node.attribute} <= _ATTRIBUTES and all(names)
-    is_known &= not attribute(node, "layout", 0)
     gates = names[:: len(usual)] if len(usual) > 1 else []
     return names if is_known and len(names) == len(usual) * sides and "Relu" not in gates else []
 

@@ -254,6 +254,16 @@ TOGETHER = {
         "(float[1,2,3,4] x) => (float[1,2,6,8] y) <float[4] s = {1,1,2,2}> "
         '{ y = Resize<mode="linear">(x, , s) }'
     ),
+    "maxima of bytes": (
+        "(uint8[1,2,8] x) => (uint8[1,2,3] y) { y = MaxPool<kernel_shape=[3], strides=[2]>(x) }"
+    ),
+    "bounds of bytes": "(uint8[8] x) => (uint8[8] y) <uint8 h = {200}> { y = Clip(x, , h) }",
+    "the order of bytes": (
+        "(uint8[9] x) => (uint8[3] y, int64[3] i) <int64[1] k = {3}> { y, i = TopK(x, k) }"
+    ),
+    "quotients of bytes": "(uint8[9] x) => (uint8[9] y) <uint8 h = {200}> { y = Div(x, h) }",
+    "rests of bytes": "(uint8[9] x) => (uint8[9] y) <uint8 h = {200}> { y = Mod(x, h) }",
+    "sizes of bytes": "(uint8[9] x) => (uint8[9] y) { y = Abs(x) }",
     "a truth value": "(bool[3] x) => (bool[3] y) { y = Not(x) }",
 }
 ALONE = {

@@ -274,6 +274,39 @@ def test_padding_by_elements_takes_them(mode: str, pieces: int, monkeypatch: pyt
         np.testing.assert_array_equal(results(model, x=x)[0], expected)
 
 
+UNSIGNED: dict[str, tuple[str, Any]] = {
+    "maxima": ("MaxPool<kernel_shape=[2], strides=[2]>(x)", [[[200, 250]]]),
+    "the maximum of the only window": ("MaxPool<kernel_shape=[2], strides=[4]>(x)", [[[200]]]),
+    "sizes": ("Abs(x)", [[[7, 200, 128, 250]]]),
+    "bounds": ("Clip(x, low, high)", [[[9, 200, 128, 200]]]),
+    "an upper bound": ("Clip(x, , high)", [[[7, 200, 128, 200]]]),
+    "quotients": ("Div(x, low)", [[[0, 22, 14, 27]]]),
+    "rests": ("Mod(x, high)", [[[7, 0, 128, 50]]]),
+    "the largest": ("TopK(x, two)", [[[250, 200]]]),
+}
+
+
+@pytest.mark.parametrize("name", UNSIGNED)
+@pytest.mark.parametrize("element", ["uint8", "uint16", "uint32"])
+def test_unsigned_integers_are_computed_in_wider_ones(name: str, element: str) -> None:
+    """The compiler takes them for signed."""
+    call, expected = UNSIGNED[name]
+    outputs = "y, places" if "TopK" in call else "y"
+    model = parsed(
+        f"({element}[1,1,4] x) => ({element}[1,1,N] y) <{element} low = {{9}}, {element} high = {{200}}, "
+        f"int64[1] two = {{2}}> {{ {outputs} = {call} }}"
+    )
+    replace_forms(model)
+    x = np.array([[[7, 200, 128, 250]]], element)
+    found = results(model, x=x)[0]
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found, expected)
+    [node] = [node for node in model.graph.node if node.op_type == call.partition("(")[0].partition("<")[0]]
+    made = {one: node for node in model.graph.node for one in node.output}
+    taken = {one for one in node.input if one not in ("", "two")}
+    assert {made[one].op_type for one in taken} <= {"Cast", "Slice"}
+
+
 PHASES = {
     "2 by 2": "kernel_shape=[2,2], strides=[2,2]",
     "4 by 4, whose edges go": "kernel_shape=[4,4], strides=[2,2], pads=[1,1,1,1]",
