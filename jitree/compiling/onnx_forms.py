@@ -54,7 +54,7 @@ _PADDING: Final[dict[bytes, Any]] = {b"reflect": "reflect", b"edge": "edge", b"w
 """Modes of ONNX, and of numpy."""
 _MOST_PIECES: Final = 32
 _LARGEST: Final = 1 << 16
-"""Elements of a dimension at most: beyond, runtimes round differently."""
+"""Elements of a dimension at most, which are listed: runtimes round the places of more differently."""
 _DOWN: Final = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
 _OF_NEAREST: Final = {*_DOWN, "mode", "cubic_coeff_a", "exclude_outside", "extrapolation_value"}
 """What nearest resizing of all dimensions may have: the last three say nothing for it."""
@@ -113,14 +113,15 @@ def _pad(node: Any, known: KnownValues, chain: NodeChain) -> None:
     """Replaces padding by elements of the tensor, of sizes that are known."""
     mode = attribute(node, "mode", b"constant")
     shape, given = known.shapes.get(node.input[0]), [known.array(name) for name in node.input[1::2] if name]
-    if mode not in _PADDING or shape is None or not given or any(array is None for array in given):
+    is_whole = all(array is not None and array.dtype.kind == "i" and array.ndim == 1 for array in given)
+    if mode not in _PADDING or shape is None or not given or not is_whole:
         return
     axes = given[1].tolist() if len(given) == 2 else range(len(shape))
     if given[0].shape != (2 * len(axes),) or any(axis not in range(-len(shape), len(shape)) for axis in axes):
         return
-    pads = dict(zip(axes, np.reshape(given[0], (2, -1)).T.tolist(), strict=True))
-    pads = {axis: pad for axis, pad in pads.items() if any(pad)}
-    if (given[0] < 0).any() or not all(shape[axis] for axis in pads):  # which takes away, or has nothing
+    pads = {axis: pad for axis, *pad in zip(axes, *given[0].reshape(2, -1).tolist(), strict=True) if any(pad)}
+    # less than nothing takes elements away
+    if not all(0 <= pad <= _LARGEST for pad in given[0]) or not all(shape[axis] for axis in pads):
         return
     value = node.input[0]
     for axis, pad in pads.items():

@@ -223,6 +223,9 @@ REFUSED = {
     "blocks that channels do not fill": 'DepthToSpace<blocksize=3, mode="CRD">(x)',
     "blocks of no image": 'DepthToSpace<blocksize=2, mode="CRD">(row)',
     "padding of an axis that there is not": 'Pad<mode="edge">(x, p, , axis)',
+    "padding by fractions": 'Pad<mode="edge">(row, half)',
+    "padding of what is no list of axes": 'Pad<mode="edge">(x, p, , one)',
+    "padding by more than all memory": 'Pad<mode="edge">(row, billions)',
 }
 
 
@@ -235,7 +238,8 @@ def test_what_tools_refuse_is_left_to_them(name: str) -> None:
     )
     shapes = {"w": (4, 3, 2, 2), "short": (2, 3, 2, 2), "none": (4, 0, 2, 2), "wide": (4,), "matrix": (4, 3)}
     arrays: dict[str, Any] = {part: np.ones(shape, np.float32) for part, shape in shapes.items()}
-    arrays |= {"p": np.array([1, 1]), "axis": np.array([4])}
+    arrays |= {"p": np.array([1, 1]), "axis": np.array([4]), "half": np.array([0.5, 0.5], np.float32)}
+    arrays |= {"billions": np.array([1 << 40, 1]), "one": np.array(1)}
     weights = [onnx.numpy_helper.from_array(array, part) for part, array in arrays.items()]
     model.graph.initializer.extend(weights)
     before = model.SerializeToString()
