@@ -5,8 +5,8 @@ the compiler (3.13) drops; it then asks for an operand as long as the window. So
 beforehand: first of the padding, then of the elements. Padding that follows a rule, and windows that reach
 beyond it (ceil_mode), which the importer counts or divides wrongly, are stated as numbers.
 
-Maxima, sizes, bounds, quotients and order of unsigned integers are computed as if these were signed. So they
-are computed in wider elements.
+Maxima, sizes, bounds, quotients and order of unsigned bytes are computed as if these were signed. So they are
+computed in wider elements.
 
 Padding by other elements of the tensor (reflect, edge, wrap) is wrong by a tensor's size in the compiler. So
 pieces of the tensor are joined; where these are many, elements are gathered by their indices, which takes
@@ -58,8 +58,6 @@ _LARGEST: Final = 1 << 16
 _DOWN: Final = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"floor"}
 _OF_NEAREST: Final = {*_DOWN, "mode", "cubic_coeff_a", "exclude_outside", "extrapolation_value"}
 """What nearest resizing of all dimensions may have: the last three say nothing for it."""
-_WIDER: Final = {2: 6, 4: 6, 12: 7}
-"""Numbers of unsigned element types, and of signed ones that have all their values."""
 
 
 def replace_forms(model: Any) -> None:
@@ -215,15 +213,15 @@ def _round_down(node: Any, known: KnownValues, _: NodeChain) -> None:
 
 
 def _sign(node: Any, known: KnownValues, chain: NodeChain) -> None:
-    """Computes what is unsigned in wider elements."""
+    """Computes what is of unsigned bytes in wider elements."""
     import onnx
 
     element = known.types.get(node.input[0], 0)
     if node.op_type == "MaxPool":
         _fit(node, known, chain)
-    if element not in _WIDER:
+    if element != onnx.TensorProto.UINT8:  # the only unsigned type that the importer casts to
         return
-    wide = onnx.TensorProto.FLOAT if node.op_type == "MaxPool" else _WIDER[element]
+    wide = onnx.TensorProto.FLOAT if node.op_type == "MaxPool" else onnx.TensorProto.INT32
     taken = node.input[:1] if node.op_type == "TopK" else node.input
     values = [chain.op("Cast", name, to=wide) if name else "" for name in taken]
     settings = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
