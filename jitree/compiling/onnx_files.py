@@ -24,10 +24,12 @@ from jitree.compiling.onnx_inputs import (
     type_name,
 )
 from jitree.compiling.onnx_nodes import (
-    KnownValues,
     Shape,
+    attribute,
     graphs_in,
-    graphs_of,
+    known_nodes,
+    nodes_in,
+    set_attributes,
     shape_of,
     taken_in,
 )
@@ -142,10 +144,8 @@ def can_expand(operator: str) -> bool:
     """Whether ONNX says what an operator is by others."""
     import onnx
 
-    if not onnx.defs.has(operator):
-        return False
-    schema = onnx.defs.get_schema(operator)
-    return bool(schema.has_function or schema.has_context_dependent_function)
+    schema = onnx.defs.get_schema(operator) if onnx.defs.has(operator) else None
+    return bool(schema and (schema.has_function or schema.has_context_dependent_function))
 
 
 def _expanded(model: Any, operators: Sequence[str]) -> Any:
@@ -171,7 +171,6 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
         return model
     if current == _LAST_THAT_TURNS < wanted:
         model = _folded(model, work)  # scales are often computed of shapes
-        _require_scales(model.graph, KnownValues({}, {}))
     try:
         converted = onnx.version_converter.convert_version(model, wanted)
     except Exception as error:
@@ -182,48 +181,34 @@ def _converted(model: Any, opset: int, work: CompilerWork) -> Any:
         work.note(message)
         return model
     if current < _FIRST_WITH_PLACES <= wanted:
-        _resize_from_corners(converted.graph, KnownValues({}, {}))
+        _resize_from_corners(converted.graph, current)
     return converted
 
 
-def _require_scales(graph: Any, outside: KnownValues) -> None:
-    """Refuses a nearest Resize of opset 10 whose scales are computed: UNIMPLEMENTED, as it may shrink."""
-    known = outside.within(graph)
-    for node in graph.node:
-        is_nearest = not any(one.s == b"linear" for one in node.attribute)
-        is_computed = any(known.array(name) is None for name in node.input[1:2])
-        if operator_of(node) == "Resize" and is_nearest and is_computed:
-            raise UnimplementedError(
-                f"Resize that makes '{node.output[0]}' has computed scales: it rounds as it grows or "
-                "shrinks, which no later opset can say; give the shapes of all inputs (--input-shape=), with "
-                "onnxruntime installed, or export the model with a newer opset"
-            )
-        for inner in graphs_of(node):
-            _require_scales(inner, known)
-
-
-def _resize_from_corners(graph: Any, outside: KnownValues) -> None:
+def _resize_from_corners(graph: Any, opset: int) -> None:
     """Says where a Resize takes its elements, which onnx's converter leaves out.
 
     Those of opset 10 and older count from the corner; they round down what grows, and up what shrinks.
+    UNIMPLEMENTED for what no later opset can say.
     """
-    import onnx
-
-    known = outside.within(graph)
-    for node in graph.node:
-        if operator_of(node) == "Resize":
-            scales = known.array(node.input[2])
-            shrinks = scales is not None and (scales < 1).any()
-            rounding = "ceil" if shrinks else "floor"
-            if shrinks and (scales > 1).any() and not any(one.s == b"linear" for one in node.attribute):
-                raise UnimplementedError(
-                    f"Resize that makes '{node.output[0]}' grows and shrinks, which no later opset can "
-                    "say; export the model with a newer opset, or with two Resize"
-                )
-            for name, value in (("coordinate_transformation_mode", "asymmetric"), ("nearest_mode", rounding)):
-                node.attribute.append(onnx.helper.make_attribute(name, value))
-        for inner in graphs_of(node):
-            _resize_from_corners(inner, known)
+    for node, known in known_nodes(graph):
+        if operator_of(node) != "Resize":
+            continue
+        scales, is_nearest = known.array(node.input[2]), attribute(node, "mode", b"") != b"linear"
+        what, shrinks = f"Resize that makes '{node.output[0]}'", scales is not None and (scales < 1).any()
+        if is_nearest and scales is None and opset == _LAST_THAT_TURNS:
+            raise UnimplementedError(
+                f"{what} has computed scales: it rounds as it grows or shrinks, which no later opset can "
+                "say; give the shapes of all inputs (--input-shape=), with onnxruntime installed, or export "
+                "the model with a newer opset"
+            )
+        if is_nearest and shrinks and (scales > 1).any():
+            raise UnimplementedError(
+                f"{what} grows and shrinks, which no later opset can say; export the model with a newer "
+                "opset, or with two Resize"
+            )
+        rounding = "ceil" if shrinks else "floor"
+        set_attributes(node, coordinate_transformation_mode="asymmetric", nearest_mode=rounding)
 
 
 def _folded(model: Any, work: CompilerWork) -> Any:
@@ -237,7 +222,7 @@ def _folded(model: Any, work: CompilerWork) -> Any:
         work.note(f"constants are not folded: {refusal}")
         return model
     model = onnx.load(folded)
-    used = {node.domain for node, *_ in _nodes(model.graph, "")} | {""}
+    used = {node.domain for node in nodes_in(model.graph)} | {""}
     kept = [one for one in model.opset_import if one.domain in used]
     del model.opset_import[:]
     model.opset_import.extend(kept)
@@ -294,7 +279,7 @@ def _store_bytes(model: Any) -> None:
 def _separate_names(model: Any) -> None:
     """onnxruntime refuses nodes that share a name, which other tools do not mind."""
     found: set[str] = set()
-    for node, *_ in _nodes(model.graph, ""):
+    for node in nodes_in(model.graph):
         while node.name and node.name in found:
             node.name += "_"
         found.add(node.name)
@@ -314,9 +299,9 @@ def _nodes(graph: Any, inside: str) -> Iterator[tuple[Any, int, int, str]]:
     """Lists nodes, also of graphs in nodes, with their place and their graph's."""
     for index, node in enumerate(graph.node):
         yield node, index, len(graph.node), inside
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner, f" in {attribute.name} of {node.op_type} '{node.name}'")
+        for one in node.attribute:
+            for inner in (one.g, *one.graphs):
+                yield from _nodes(inner, f" in {one.name} of {node.op_type} '{node.name}'")
 
 
 def _named(model: Any, origins: Mapping[str, str]) -> dict[str, NodePlace]:

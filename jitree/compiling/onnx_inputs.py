@@ -13,7 +13,16 @@ from typing import Any, Final
 import numpy as np
 
 from jitree.base.records import NamedTuple
-from jitree.compiling.onnx_nodes import NodeChain, Shape, graphs_in, graphs_of, made_in, names_of, shape_of
+from jitree.compiling.onnx_nodes import (
+    NodeChain,
+    Shape,
+    graphs_in,
+    graphs_of,
+    made_in,
+    names_of,
+    nodes_in,
+    shape_of,
+)
 from jitree.errors import InvalidArgumentError, pass_interruption
 
 TYPES: Final = {
@@ -230,40 +239,33 @@ def _check_functions(model: Any) -> None:
             raise InvalidArgumentError(f"a function has the name of ONNX's '{name}'; give it another domain")
     sizes: dict[FunctionName, int] = {}
     for _ in range(_DEEPEST):
-        known = [key for key, one in left.items() if not _calls(one.node, left)]
-        sizes |= {key: _written_out(left.pop(key).node, sizes) for key in known}
+        known = [key for key, one in left.items() if not _calls(one, left)]
+        sizes |= {key: _written_out(left.pop(key), sizes) for key in known}
     if left:
         names = ", ".join(f"'{domain}.{name}'" for domain, name, _ in left)
         raise InvalidArgumentError(
             f"functions call themselves, or each other more than {_DEEPEST} times over: {names}"
         )
-    size = _written_out(model.graph.node, sizes)
+    size = _written_out(model.graph, sizes)
     if size > _MOST_NODES:
         raise InvalidArgumentError(
             f"its functions make {size} nodes where they are written out; a model has {_MOST_NODES} at most"
         )
 
 
-def _written_out(nodes: Any, sizes: Mapping[FunctionName, int]) -> int:
-    return sum(sizes.get((one.domain, one.op_type, one.overload), 1) for one in _all_nodes(nodes))
+def _written_out(graph: Any, sizes: Mapping[FunctionName, int]) -> int:
+    return sum(sizes.get((one.domain, one.op_type, one.overload), 1) for one in nodes_in(graph))
 
 
-def _calls(nodes: Any, functions: Container[FunctionName]) -> bool:
-    return any((one.domain, one.op_type, one.overload) in functions for one in _all_nodes(nodes))
-
-
-def _all_nodes(nodes: Any) -> Iterator[Any]:
-    for node in nodes:
-        yield node
-        for graph in graphs_of(node):
-            yield from _all_nodes(graph.node)
+def _calls(graph: Any, functions: Container[FunctionName]) -> bool:
+    return any((one.domain, one.op_type, one.overload) in functions for one in nodes_in(graph))
 
 
 def state_defaults(model: Any) -> None:
     """Gives calls of functions the attributes that they leave out: onnx forgets the defaults."""
     defaults = {(one.domain, one.name, one.overload): one.attribute_proto for one in model.functions}
-    for nodes in (model.graph.node, *(one.node for one in model.functions)):
-        for node in _all_nodes(nodes):
+    for graph in (model.graph, *model.functions):
+        for node in nodes_in(graph):
             given = {one.name for one in node.attribute}
             others = defaults.get((node.domain, node.op_type, node.overload), ())
             node.attribute.extend(one for one in others if one.name not in given)
@@ -308,22 +310,16 @@ def _check_type(kind: str, value: Any) -> None:
 def _check_versions(model: Any) -> None:
     versions = {("" if one.domain in _OWN else one.domain): one.version for one in model.opset_import}
     own = {(function.domain, function.name) for function in model.functions}
-    for place, node in _nodes(model.graph):
+    numbered = (pair for each in graphs_in(model.graph) for pair in enumerate(each.node))
+    for index, node in numbered:
         domain = "" if node.domain in _OWN else node.domain
         version = versions.get(domain, _NONE)
         if version <= 0 and (node.domain, node.op_type) not in own:
             said = f"version {version}" if domain in versions else "no version"
             raise InvalidArgumentError(
-                f"{place} is of the operators of '{domain or 'ai.onnx'}', of which the file has {said} "
-                "(opset_import); export the model anew"
+                f"node {index} ({operator_of(node)}) is of the operators of '{domain or 'ai.onnx'}', of "
+                f"which the file has {said} (opset_import); export the model anew"
             )
-
-
-def _nodes(graph: Any) -> Iterator[tuple[str, Any]]:
-    for index, node in enumerate(graph.node):
-        yield f"node {index} ({operator_of(node)})", node
-        for inner in graphs_of(node):
-            yield from _nodes(inner)
 
 
 def _check_order(graph: Any, outer: Sequence[set[str]]) -> None:

@@ -8,12 +8,15 @@ elements of those that are constant.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from jitree.base.records import NamedTuple
 
+NOT_SET: Final = b"NOTSET"
+"""The rule of padding that is stated."""
+RULES: Final = (NOT_SET, b"VALID", b"SAME_UPPER", b"SAME_LOWER")
 Shape = tuple[int | None, ...]
 """None: any size."""
 
@@ -94,9 +97,11 @@ class NodeChain:
 
 
 class KnownValues(NamedTuple):
-    """What is known of values by their names: shapes and constants."""
+    """What is known of values by their names: shapes, types and constants."""
 
     shapes: Mapping[str, Shape | None]
+    types: Mapping[str, int]
+    """Numbers of element types."""
     constants: Mapping[str, Any]
     """Tensors of ONNX."""
 
@@ -112,17 +117,22 @@ class KnownValues(NamedTuple):
     def within(self, graph: Any) -> KnownValues:
         """What the nodes of a graph know, which take values from outside as well. Not those whose names it
         gives to its own."""
-        own = {one.name for one in graph.input} | {name for node in graph.node for name in node.output}
-        constants = {name: tensor for name, tensor in self.constants.items() if name not in own}
-        shapes = {name: shape for name, shape in self.shapes.items() if name not in own}
+        own = made_in(graph)
+
+        def seen(outer: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: one for name, one in outer.items() if name not in own}
+
+        shapes, types, constants = map(seen, self)
         constants |= {weight.name: weight for weight in graph.initializer}
         for node in graph.node:
             tensor = _constant(node) if node.op_type == "Constant" and node.output else None
             if tensor is not None:
                 constants[node.output[0]] = tensor
         shapes |= {name: tuple(one.dims) for name, one in constants.items()}
-        shapes |= {one.name: shape_of(one) for one in (*graph.input, *graph.value_info, *graph.output)}
-        return KnownValues(shapes, constants)
+        types |= {name: one.data_type for name, one in constants.items()}
+        for one in (*graph.input, *graph.value_info, *graph.output):
+            shapes[one.name], types[one.name] = shape_of(one), one.type.tensor_type.elem_type
+        return KnownValues(shapes, types, constants)
 
 
 def shape_of(value: Any) -> Shape | None:
@@ -136,9 +146,29 @@ def shape_of(value: Any) -> Shape | None:
     )
 
 
-def integers(attributes: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """The numbers of an attribute; none where the node lacks it."""
-    return tuple(attributes[name].ints) if name in attributes else ()
+def attribute(node: Any, name: str, default: Any) -> Any:
+    """What a node has by a name: a number, a word, or a list of either, as the default is. One of another
+    type is zero, or empty."""
+    found = next((one for one in node.attribute if one.name == name), None)
+    if found is None:
+        return default
+    return {int: found.i, bytes: found.s, tuple: (*found.ints, *found.strings)}[type(default)]
+
+
+def shared_padding(rule: bytes, total: Any) -> tuple[Any, Any]:
+    """Padding before and after the elements: the odd one is before them, or after (SAME_UPPER)."""
+    before = total // 2 if rule == b"SAME_UPPER" else total - total // 2
+    return before, total - before
+
+
+def set_attributes(node: Any, **values: Any) -> None:
+    """Gives a node attributes in the place of those of their names; None takes one away."""
+    import onnx
+
+    kept = [one for one in node.attribute if one.name not in values]
+    kept += onnx.helper.make_node("", [], [], **values).attribute
+    del node.attribute[:]
+    node.attribute.extend(kept)
 
 
 def graphs_of(node: Any) -> Iterator[Any]:
@@ -147,12 +177,29 @@ def graphs_of(node: Any) -> Iterator[Any]:
         yield from (attribute.g, *attribute.graphs)
 
 
+NOTHING_KNOWN: Final = KnownValues({}, {}, {})
+
+
+def known_nodes(graph: Any, outside: KnownValues = NOTHING_KNOWN) -> Iterator[tuple[Any, KnownValues]]:
+    """Lists nodes, also of graphs in nodes, with what is known where they are."""
+    known = outside.within(graph)
+    for node in graph.node:
+        yield node, known
+        for inner in graphs_of(node):
+            yield from known_nodes(inner, known)
+
+
 def graphs_in(graph: Any) -> Iterator[Any]:
     """A graph, and those in its nodes."""
     yield graph
     for node in graph.node:
         for inner in graphs_of(node):
             yield from graphs_in(inner)
+
+
+def nodes_in(graph: Any) -> Iterator[Any]:
+    """Nodes of a graph or function, and those in its nodes."""
+    return (node for each in graphs_in(graph) for node in each.node)
 
 
 def made_in(graph: Any) -> set[str]:
@@ -172,16 +219,8 @@ def taken_in(graph: Any) -> set[str]:
 
 def names_of(graph: Any) -> set[str]:
     """All names of values."""
-    made = {
-        name
-        for each in graphs_in(graph)
-        for names in (
-            *(node.output for node in each.node),
-            (one.name for one in (*each.input, *each.initializer)),
-        )
-        for name in names
-    }
-    return made | taken_in(graph)
+    made = (made_in(each) | {one.name for one in each.initializer} for each in graphs_in(graph))
+    return taken_in(graph).union(*made)
 
 
 def _constant(node: Any) -> Any:

@@ -8,13 +8,13 @@ round has many steps, so that what a round costs beside them is little.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from jitree.base.records import NamedTuple
-from jitree.compiling.onnx_nodes import KnownValues, NodeChain
+from jitree.compiling.onnx_nodes import KnownValues, NodeChain, attribute
 from jitree.errors import UnimplementedError
 
 _STEPS: Final = 16
@@ -40,7 +40,7 @@ class _Cell(NamedTuple):
     peepholes: Sequence[str]
     """To input, result and forgetting; none without."""
     one: str
-    """The number, of a GRU of other than the usual functions, which have bounds; ``""`` elsewhere."""
+    """The number."""
 
 
 def _rnn_step(chain: NodeChain, cell: _Cell, row: str, states: Sequence[str]) -> list[str]:
@@ -61,8 +61,6 @@ def _gru_step(chain: NodeChain, cell: _Cell, row: str, states: Sequence[str]) ->
     else:
         products = chain.op("MatMul", chain.op("Mul", reset, state), cell.inner[1])
     fresh = chain.op(function, chain.op("Add", row_fresh, products))
-    if not cell.one:
-        return [chain.op("Add", fresh, chain.op("Mul", update, chain.op("Sub", state, fresh)))]
     # what may be infinite is not subtracted from what may be, too
     rest = chain.op("Mul", chain.op("Sub", cell.one, update), fresh)
     return [chain.op("Add", rest, chain.op("Mul", update, state))]
@@ -125,7 +123,7 @@ def write_steps(node: Any, known: KnownValues, chain: NodeChain) -> None:
     """Replaces a recurrent operator; one of open sizes, with computed weights, in a form that is not
     written here, or that ONNX does not allow, stays. UNIMPLEMENTED for what the importer would leave out."""
     lengths, shape = known.array([*node.input, *[""] * 4][4]), known.shapes.get(node.input[0]) or ()
-    first = any(one.name == "layout" and one.i for one in node.attribute)
+    first = bool(attribute(node, "layout", 0))
     if lengths is not None and {*lengths.ravel().tolist()} == {*shape[first : first + 1]}:
         node.input[4] = ""  # all steps of all rows
     read = _read(node, known)
@@ -139,15 +137,12 @@ def write_steps(node: Any, known: KnownValues, chain: NodeChain) -> None:
 
 def _require_plain(node: Any) -> None:
     """Refuses what the importer takes as if it were not there."""
-    inputs, attributes = [*node.input, *[""] * 8], {one.name: one for one in node.attribute}
-    functions = attributes["activations"].strings if "activations" in attributes else ()
+    inputs, functions = [*node.input, *[""] * 8], attribute(node, "activations", ())
     lacking = {
         "lengths of rows": inputs[4],
         "peepholes": inputs[7],
-        "clipped values": "clip" in attributes,
-        "functions other than Sigmoid, Tanh and Relu": any(
-            one.lower() not in _FUNCTIONS for one in functions
-        ),
+        "clipped values": any(one.name == "clip" for one in node.attribute),
+        "functions other than Sigmoid, Tanh and Relu": {*map(bytes.lower, functions)} - {*_FUNCTIONS},
     }
     found = ", ".join(name for name, is_there in lacking.items() if is_there)
     if found:
@@ -161,13 +156,12 @@ def _require_plain(node: Any) -> None:
 def _read(node: Any, known: KnownValues) -> _Operator | None:
     """None where it stays."""
     kind, inputs = _KINDS[node.op_type], [*node.input, *[""] * 8][:8]
-    attributes = {one.name: one for one in node.attribute}
-    turns = _DIRECTIONS.get(attributes["direction"].s if "direction" in attributes else b"forward", ())
-    functions = _functions(attributes, kind.functions, len(turns))
+    turns = _DIRECTIONS.get(attribute(node, "direction", b"forward"), ())
+    functions = _functions(node, kind.functions, len(turns))
     shape, names, starts = known.shapes.get(inputs[0]), [*inputs[1:4], inputs[7]], inputs[5 : 5 + kind.states]
     if not functions or inputs[4] or not any(node.output) or not all(names[:2]):
         return None
-    if shape is None or len(shape) != 3 or not all(shape):
+    if shape is None or len(shape) != 3 or not all(shape) or attribute(node, "layout", 0):
         return None
     arrays = [known.array(name) for name in names]
     if any(name and array is None for name, array in zip(names, arrays, strict=True)):
@@ -182,23 +176,22 @@ def _read(node: Any, known: KnownValues) -> _Operator | None:
     for array, sizes in zip(arrays, wanted, strict=True):
         if array is not None and (array.shape, array.dtype) != (sizes, inner.dtype):
             return None
-    if "hidden_size" in attributes and attributes["hidden_size"].i != hidden:
+    if attribute(node, "hidden_size", hidden) != hidden:
         return None
     if any(name and known.shapes.get(name) != (sides, batch, hidden) for name in starts):
         return None
-    late = "linear_before_reset" in attributes and attributes["linear_before_reset"].i != 0
+    late = attribute(node, "linear_before_reset", 0) != 0
     return _Operator(kind, turns, functions, late, steps, batch, hidden, inputs[0], starts, arrays)
 
 
-def _functions(attributes: Mapping[str, Any], usual: Sequence[bytes], sides: int) -> list[str]:
+def _functions(node: Any, usual: Sequence[bytes], sides: int) -> list[str]:
     """Operators for the functions of all directions; none where they, or other attributes, are unknown.
 
     Gates without bounds are left: states overflow soon, and then each runtime has other results.
     """
-    given = [*attributes["activations"].strings] if "activations" in attributes else [*usual] * sides
-    names = [_FUNCTIONS.get(one.lower(), "") for one in given]
-    batch_first = "layout" in attributes and attributes["layout"].i != 0
-    is_known = {*attributes} <= _ATTRIBUTES and not batch_first and all(names)
+    given = attribute(node, "activations", (*usual,) * sides)
+    names = [_FUNCTIONS.get(bytes(one).lower(), "") for one in given]
+    is_known = {one.name for one in node.attribute} <= _ATTRIBUTES and all(names)
     gates = names[:: len(usual)] if len(usual) > 1 else []
     return names if is_known and len(names) == len(usual) * sides and "Relu" not in gates else []
 
@@ -214,7 +207,9 @@ def _direction(chain: NodeChain, read: _Operator, place: int) -> tuple[str, list
     flat = chain.reshaped(values, read.steps * read.batch, inputs.shape[1])
     bias = input_bias if cell.inner_bias else input_bias + inner_bias
     rows = chain.op("Add", chain.op("MatMul", flat, chain.constant(inputs.T)), chain.constant(bias))
-    rows, states = _rounds(chain, read, cell, rows, [_start(chain, read, one, place) for one in read.starts])
+    zeros = np.zeros((read.batch, read.hidden), inner.dtype)
+    starts = [chain.gathered(one, place, 0) if one else chain.constant(zeros) for one in read.starts]
+    rows, states = _rounds(chain, read, cell, rows, starts)
     rows = chain.reshaped(rows, read.steps, 1, read.batch, read.hidden)
     rows = chain.gathered(rows, backwards, 0) if read.turns[place] else rows
     return rows, [chain.reshaped(state, 1, read.batch, read.hidden) for state in states]
@@ -227,17 +222,10 @@ def _cell(chain: NodeChain, read: _Operator, place: int, inner: Any, inner_bias:
     parts = [inner] if read.resets_late or not is_gru else np.split(inner, [2 * read.hidden])
     bias = chain.constant(inner_bias) if read.resets_late and is_gru else ""
     peepholes = [] if read.arrays[3] is None else np.split(read.arrays[3][place], 3)
-    one = chain.constant(inner.dtype.type(1)) if is_gru and functions != ["Sigmoid", "Tanh"] else ""
     return _Cell(
         read.hidden, functions, [chain.constant(part.T) for part in parts], bias,
-        [chain.constant(part) for part in peepholes], one,
+        [chain.constant(part) for part in peepholes], chain.constant(inner.dtype.type(1)),
     )  # fmt: skip
-
-
-def _start(chain: NodeChain, read: _Operator, name: str, place: int) -> str:
-    if name:
-        return chain.gathered(name, place, 0)
-    return chain.constant(np.zeros((read.batch, read.hidden), read.arrays[1].dtype))
 
 
 def _rounds(

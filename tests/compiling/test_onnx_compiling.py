@@ -225,12 +225,27 @@ TOGETHER = {
     "a window that is put once": (
         "(float[1,2,6] x, float[3,2,3] w) => (float[1,3,1] y) { y = Conv<strides=[4]>(x, w) }"
     ),
+    "padding by a rule": (
+        "(float[1,2,6] x, float[3,2,3] w) => (float[1,3,1] y) "
+        '{ y = Conv<strides=[4], auto_pad="VALID">(x, w) }'
+    ),
+    "means of less": (
+        "(float[1,2,7] x) => (float[1,2,3] y) "
+        "{ y = AveragePool<kernel_shape=[3], strides=[3], ceil_mode=1>(x) }"
+    ),
+    "padding by elements beside an open size": (
+        '(float[N,5,5] x) => (float[N,8,8] y) <int64[6] p = {0,1,1,0,2,2}> { y = Pad<mode="reflect">(x, p) }'
+    ),
     "padding by elements": (
         '(float[1,6] x) => (float[1,10] y) <int64[4] p = {0,2,0,2}> { y = Pad<mode="reflect">(x, p) }'
     ),
     "a transposed convolution in groups": (
         "(float[1,2,2,3] x) => (float[1,2,4,6] y) <float[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}> "
         "{ y = ConvTranspose<strides=[2,2], group=2>(x, w) }"
+    ),
+    "a transposed convolution to a stated size": (
+        "(float[1,2,2,3] x) => (float[1,2,3,6] y) <float[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}> "
+        "{ y = ConvTranspose<strides=[2,2], group=2, output_shape=[3,6]>(x, w) }"
     ),
     "blocks that are the faster channels": (
         '(float[1,12,2,3] x) => (float[1,3,4,6] y) { y = DepthToSpace<blocksize=2, mode="CRD">(x) }'
@@ -239,6 +254,16 @@ TOGETHER = {
         "(float[1,2,3,4] x) => (float[1,2,6,8] y) <float[4] s = {1,1,2,2}> "
         '{ y = Resize<mode="linear">(x, , s) }'
     ),
+    "maxima of bytes": (
+        "(uint8[1,2,8] x) => (uint8[1,2,3] y) { y = MaxPool<kernel_shape=[3], strides=[2]>(x) }"
+    ),
+    "bounds of bytes": "(uint8[8] x) => (uint8[8] y) <uint8 h = {200}> { y = Clip(x, , h) }",
+    "the order of bytes": (
+        "(uint8[9] x) => (uint8[3] y, int64[3] i) <int64[1] k = {3}> { y, i = TopK(x, k) }"
+    ),
+    "quotients of bytes": "(uint8[9] x) => (uint8[9] y) <uint8 h = {200}> { y = Div(x, h) }",
+    "rests of bytes": "(uint8[9] x) => (uint8[9] y) <uint8 h = {200}> { y = Mod(x, h) }",
+    "sizes of bytes": "(uint8[9] x) => (uint8[9] y) { y = Abs(x) }",
     "a truth value": "(bool[3] x) => (bool[3] y) { y = Not(x) }",
 }
 ALONE = {

@@ -73,21 +73,95 @@ def rests(model: Any) -> list[int]:
     return found
 
 
+RULED: dict[str, tuple[str, dict[str, tuple[int, ...]]]] = {
+    "one window by the rule": (
+        "(float[1,2,6] x, float[3,2,3] w) => (float[1,3,1] y) "
+        '{ y = Conv<strides=[4], auto_pad="VALID">(x, w) }',
+        {"x": (1, 2, 6), "w": (3, 2, 3)},
+    ),
+    "more before": (
+        "(float[1,2,7,4] x, float[3,2,2,3] w) => (float[1,3,4,2] y) "
+        '{ y = Conv<strides=[2,2], auto_pad="SAME_LOWER">(x, w) }',
+        {"x": (1, 2, 7, 4), "w": (3, 2, 2, 3)},
+    ),
+    "more after": (
+        "(float[1,2,8] x) => (float[1,2,3] y) "
+        '{ y = MaxPool<kernel_shape=[4], strides=[3], auto_pad="SAME_UPPER">(x) }',
+        {"x": (1, 2, 8)},
+    ),
+    "one more window": (
+        "(float[1,2,6] x) => (float[1,2,2] y) { y = MaxPool<kernel_shape=[3], strides=[4], ceil_mode=1>(x) }",
+        {"x": (1, 2, 6)},
+    ),
+    "a window of integers that is put once": (
+        "(float[1,2,6,6] x, float[3,2,3,3] w) => (int32[1,3,1,1] y) "
+        "{ i = Cast<to=3>(x) j = Cast<to=3>(w) y = ConvInteger<strides=[4,4]>(i, j) }",
+        {"x": (1, 2, 6, 6), "w": (3, 2, 3, 3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULED)
+def test_padding_by_a_rule_is_stated(name: str) -> None:
+    text, shapes = RULED[name]
+    random = np.random.default_rng(0)
+    arguments = {key: np.float32(9 * random.standard_normal(shape)) for key, shape in shapes.items()}
+    model = onnx.shape_inference.infer_shapes(parsed(text))
+    expected, before = results(model, **arguments), model.SerializeToString()
+    replace_forms(model)
+    np.testing.assert_allclose(results(model, **arguments)[0], expected[0], rtol=1e-5)
+    assert model.SerializeToString() != before
+    assert not {one.name for node in model.graph.node for one in node.attribute} & {"auto_pad", "ceil_mode"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("ceil_mode=1", [2, 5, 7]),
+        ("ceil_mode=1, pads=[1,0]", [1.5, 4, 6.5]),
+        ("ceil_mode=1, pads=[1,0], count_include_pad=1", [1, 4, 6.5]),
+        ("ceil_mode=1, pads=[1,2], count_include_pad=1", [1, 4, 13 / 3]),
+    ],
+)
+def test_means_are_of_elements_and_not_of_what_is_beyond(settings: str, expected: list[float]) -> None:
+    """As onnxruntime has it; the reference of onnx makes sums of ones that round up otherwise."""
+    model = parsed(
+        "(float[1,1,7] x) => (float[1,1,3] y) "
+        f"{{ y = AveragePool<kernel_shape=[3], strides=[3], {settings}>(x) }}"
+    )
+    replace_forms(model)
+    x = np.arange(1, 8, dtype=np.float32).reshape(1, 1, 7)
+    np.testing.assert_allclose(results(model, x=x)[0].ravel(), expected)
+
+
+def test_means_of_open_sizes_that_round_up_are_refused() -> None:
+    text = "(float[1,1,N] x) => (float[1,1,M] y) { y = AveragePool<kernel_shape=[3], ceil_mode=1>(x) }"
+    with pytest.raises(
+        UnimplementedError, match=r"AveragePool that makes 'y' rounds up \(ceil_mode\), which"
+    ):
+        replace_forms(parsed(text))
+
+
 UNCHANGED = {
     "two windows": "(float[1,2,7] x, float[3,2,3] w) => (float[1,3,2] y) { y = Conv<strides=[3]>(x, w) }",
     "open size": "(float[1,2,N] x, float[3,2,3] w) => (float[1,3,M] y) { y = Conv<strides=[4]>(x, w) }",
-    "automatic": "(float[1,2,6] x, float[3,2,3] w) => (float[1,3,2] y) "
+    "automatic, of an open size": "(float[1,2,N] x, float[3,2,3] w) => (float[1,3,M] y) "
     '{ y = Conv<strides=[4], auto_pad="SAME_UPPER">(x, w) }',
+    "automatic, with less than no padding": "(float[1,2,8] x, float[3,2,1] w) => (float[1,3,4] y) "
+    '{ y = Conv<strides=[2], auto_pad="SAME_UPPER">(x, w) }',
+    "another rule": "(float[1,2,6] x, float[3,2,3] w) => (float[1,3,2] y) "
+    '{ y = Conv<strides=[4], auto_pad="SIDEWAYS">(x, w) }',
     "padding by zeros": "(float[2] x) => (float[4] y) <int64[2] p = {1,1}> { y = Pad(x, p) }",
     "padding that is computed": '(float[2] x, int64[2] p) => (float[N] y) { y = Pad<mode="edge">(x, p) }',
+    "quotients of what is not cast back": "(uint32[4] x, uint32[4] z) => (uint32[4] y) { y = Div(x, z) }",
     "transposed by one": "(float[1,1,4] x) => (float[1,1,5] y) <float[1,1,2] w = {1, 2}> "
     "{ y = ConvTranspose(x, w) }",
     "transposed by computed filters": "(float[1,2,4] x, float[2,3,2] w) => (float[1,3,8] y) "
     "{ y = ConvTranspose<strides=[2]>(x, w) }",
     "transposed of an open size": "(float[1,1,N] x) => (float[1,1,M] y) <float[1,1,2] w = {1, 2}> "
     "{ y = ConvTranspose<strides=[2]>(x, w) }",
-    "transposed by stated results": "(float[1,1,3] x) => (float[1,1,5] y) <float[1,1,2] w = {1, 2}> "
-    "{ y = ConvTranspose<strides=[2], output_shape=[5]>(x, w) }",
+    "transposed to more than there is": "(float[1,1,3] x) => (float[1,1,8] y) <float[1,1,2] w = {1, 2}> "
+    "{ y = ConvTranspose<strides=[2], output_shape=[8]>(x, w) }",
     "transposed with more at its ends": "(float[1,1,3] x) => (float[1,1,N] y) <float[1,1,2] w = {1, 2}> "
     "{ y = ConvTranspose<strides=[2], pads=[-1,0]>(x, w) }",
     "transposed by no step": "(float[1,1,3] x) => (float[1,1,N] y) <float[1,1,2] w = {1, 2}> "
@@ -150,6 +224,9 @@ REFUSED = {
     "blocks that channels do not fill": 'DepthToSpace<blocksize=3, mode="CRD">(x)',
     "blocks of no image": 'DepthToSpace<blocksize=2, mode="CRD">(row)',
     "padding of an axis that there is not": 'Pad<mode="edge">(x, p, , axis)',
+    "padding by fractions": 'Pad<mode="edge">(row, half)',
+    "padding of what is no list of axes": 'Pad<mode="edge">(x, p, , one)',
+    "padding by more than all memory": 'Pad<mode="edge">(row, billions)',
 }
 
 
@@ -162,7 +239,8 @@ def test_what_tools_refuse_is_left_to_them(name: str) -> None:
     )
     shapes = {"w": (4, 3, 2, 2), "short": (2, 3, 2, 2), "none": (4, 0, 2, 2), "wide": (4,), "matrix": (4, 3)}
     arrays: dict[str, Any] = {part: np.ones(shape, np.float32) for part, shape in shapes.items()}
-    arrays |= {"p": np.array([1, 1]), "axis": np.array([4])}
+    arrays |= {"p": np.array([1, 1]), "axis": np.array([4]), "half": np.array([0.5, 0.5], np.float32)}
+    arrays |= {"billions": np.array([1 << 40, 1]), "one": np.array(1)}
     weights = [onnx.numpy_helper.from_array(array, part) for part, array in arrays.items()]
     model.graph.initializer.extend(weights)
     before = model.SerializeToString()
@@ -201,6 +279,38 @@ def test_padding_by_elements_takes_them(mode: str, pieces: int, monkeypatch: pyt
         np.testing.assert_array_equal(results(model, x=x)[0], expected)
 
 
+UNSIGNED: dict[str, tuple[str, Any]] = {
+    "maxima": ("MaxPool<kernel_shape=[2], strides=[2]>(x)", [[[200, 250]]]),
+    "the maximum of the only window": ("MaxPool<kernel_shape=[2], strides=[4]>(x)", [[[200]]]),
+    "sizes": ("Abs(x)", [[[7, 200, 128, 250]]]),
+    "bounds": ("Clip(x, low, high)", [[[9, 200, 128, 200]]]),
+    "an upper bound": ("Clip(x, , high)", [[[7, 200, 128, 200]]]),
+    "quotients": ("Div(x, low)", [[[0, 22, 14, 27]]]),
+    "rests": ("Mod(x, high)", [[[7, 0, 128, 50]]]),
+    "the largest": ("TopK(x, two)", [[[250, 200]]]),
+}
+
+
+@pytest.mark.parametrize("name", UNSIGNED)
+def test_unsigned_bytes_are_computed_in_wider_elements(name: str) -> None:
+    """The compiler takes them for signed."""
+    call, expected = UNSIGNED[name]
+    outputs = "y, places" if "TopK" in call else "y"
+    model = parsed(
+        "(uint8[1,1,4] x) => (uint8[1,1,N] y) <uint8 low = {9}, uint8 high = {200}, "
+        f"int64[1] two = {{2}}> {{ {outputs} = {call} }}"
+    )
+    replace_forms(model)
+    x = np.array([[[7, 200, 128, 250]]], np.uint8)
+    found = results(model, x=x)[0]
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found, expected)
+    [node] = [node for node in model.graph.node if node.op_type == call.partition("(")[0].partition("<")[0]]
+    made = {one: node for node in model.graph.node for one in node.output}
+    taken = {one for one in node.input if one not in ("", "two")}
+    assert {made[one].op_type for one in taken} <= {"Cast", "Slice"}
+
+
 PHASES = {
     "2 by 2": "kernel_shape=[2,2], strides=[2,2]",
     "4 by 4, whose edges go": "kernel_shape=[4,4], strides=[2,2], pads=[1,1,1,1]",
@@ -208,6 +318,10 @@ PHASES = {
     "unequal": "kernel_shape=[2,5], strides=[3,2], pads=[0,1,0,0], output_padding=[2,0]",
     "one stride": "kernel_shape=[3,3], strides=[1,2]",
     "padding of more than a filter": "kernel_shape=[2,2], strides=[2,2], pads=[0,1,2,3]",
+    "more after": 'kernel_shape=[3,3], strides=[2,2], auto_pad="SAME_UPPER"',
+    "more before": 'kernel_shape=[3,4], strides=[2,1], auto_pad="SAME_LOWER"',
+    "by no padding": 'kernel_shape=[3,3], strides=[2,2], auto_pad="VALID"',
+    "dilated": "kernel_shape=[3,2], strides=[2,3], dilations=[2,3], pads=[1,0,2,1], output_padding=[1,0]",
 }
 
 
@@ -228,6 +342,20 @@ def test_phases_of_a_transposed_convolution_are_features(name: str) -> None:
     np.testing.assert_allclose(results(model, x=x)[0], expected, atol=1e-5)
 
 
+def test_a_stated_size_is_padding() -> None:
+    """The reference of onnx refuses it."""
+    changed = []
+    for settings in ("output_shape=[6]", "pads=[1,0]"):
+        model = parsed(
+            "(float[1,1,3] x) => (float[1,1,6] y) <float[1,1,3] w = {1,2,3}> "
+            f"{{ y = ConvTranspose<strides=[2], {settings}>(x, w) }}"
+        )
+        replace_forms(model)
+        changed.append(model.SerializeToString())
+    assert changed[0] == changed[1]
+    assert b"ConvTranspose" not in changed[0].replace(b"__ConvTranspose", b"")
+
+
 @pytest.mark.parametrize("channels", [4, 12])
 def test_channels_of_blocks_are_ordered_as_the_importer_takes_them(channels: int) -> None:
     x = np.arange(channels * 6, dtype=np.float32).reshape(1, channels, 2, 3)
@@ -244,6 +372,8 @@ PLACES = {
     "names that are taken": "(float[4] x, float[1] y__Pad_0, float[1] y__Pad_1) => (float[7] y) "
     "<int64[2] p = {1,2}> { y__Pad_2 = Add(y__Pad_0, y__Pad_1) z = Neg(y__Pad_2) "
     'y = Pad<mode="edge">(x, p) }',
+    "beside an open size": "(float[N,4] x) => (float[N,7] y) <int64[4] p = {0,1,0,2}> "
+    '{ y = Pad<mode="wrap">(x, p) }',
     "of a result": "(float[4] x) => (float[4] q, float[7] y) <int64[2] p = {1,2}> "
     '{ q = Neg(x) y = Pad<mode="edge">(q, p) }',
     "by a constant node": "(float[4] x) => (float[7] y) "
