@@ -15,6 +15,7 @@ from jitree.compiling import checking
 from jitree.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from tests.api.onnx_files import chain
 from tests.compiling import test_onnx_recurrent
+from tests.compiling.steps import steps_once as steps_once
 from tests.tools.command import jitree as command
 
 REASON = "{} is not installed: pip install 'jitree[compile]' onnxruntime"
@@ -22,7 +23,7 @@ onnx = pytest.importorskip("onnx", reason=REASON.format("onnx"))
 pytest.importorskip("onnxruntime", reason=REASON.format("onnxruntime"))
 pytest.importorskip("iree.compiler.extras.onnx_importer", reason=REASON.format("iree-base-compiler"))
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("steps_once")]
 
 WEIGHTS = [np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) for _ in range(2)]
 X = np.ones((3, 4), np.float32)
