@@ -334,7 +334,9 @@ def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str)
                 rights[right] = None
     takes_call = kernel.takes_call(len(arguments))
     if takes_call:
-        arguments.append("KernelCall((number % x, number // x % y, number // (x * y)), workgroups, constants)")
+        arguments.append(
+            "KernelCall((number % x, number // x % y, number // (x * y)), workgroups, constants)"
+        )
     source = _SOURCE.replace("{counts}", _COUNTS * takes_call).format(
         run=look,
         places="\n".join(places),
