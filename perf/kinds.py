@@ -17,16 +17,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from exact import FACTOR, error_of, reference
 from graphs import Graph
-from peers import installed
-from unseen import arguments_of, least_seconds, of_jitree
+from unseen import arguments_of, chosen, least_seconds, of_jitree, of_peers, parser_of
 
 import jitree
 
@@ -112,11 +110,10 @@ def work_of(kind: Kind, given: int, result: int) -> tuple[float, float]:
 def measure(name: str, options: argparse.Namespace) -> None:
     model, module = model_of(name, options.folder)
     values = list(arguments_of(model).values())
-    calls: dict[str, Callable[[], Any]] = {"jitree": of_jitree(module, values, options.threads)}
-    calls |= {peer: make(model, values, options.threads) for peer, make in installed().items()}
+    calls = {"jitree": of_jitree(module, values, options.threads)}
+    calls |= of_peers(model, values, options.threads)
     results = {runtime: np.asarray(call()) for runtime, call in calls.items()}
-    clock = time.process_time if options.threads == 1 else time.perf_counter
-    taken = least_seconds(calls, options.seconds, clock)
+    taken = least_seconds(calls, options)
     expected = reference(model, values)
     errors = {runtime: error_of(result, expected) for runtime, result in results.items()}
     operations, moved = work_of(KINDS[name], values[0].size, expected.size)
@@ -131,18 +128,12 @@ def measure(name: str, options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="times kinds of operators")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--folder", type=Path, default=Path("kinds-models"))
+    parser = parser_of("times kinds of operators", "kinds-models", 0.5)
     parser.add_argument("--gflops", type=float, default=115.0, help="of one thread")
     parser.add_argument("--gigabytes", type=float, default=20.0, help="a second, of one thread")
     options = parser.parse_args()
-    options.folder.mkdir(exist_ok=True)
-    for name in KINDS:
-        if re.search(options.only, name):
-            measure(name, options)
+    for name in chosen(KINDS, options):
+        measure(name, options)
     return 0
 
 

@@ -17,7 +17,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,17 @@ def of_jitree(module: Path, values: Sequence[Array], threads: int) -> Call:
     return call
 
 
-def least_seconds(calls: Mapping[str, Call], seconds: float, clock: Callable[[], float]) -> dict[str, float]:
+def of_peers(model: Path, values: Sequence[Array], threads: int) -> dict[str, Call]:
+    """Calls of the other runtimes. MNN's converter ends the process for models of eight bits."""
+    is_ending = model.stem.endswith(_EIGHT_BITS)
+    made = {name: make for name, make in installed().items() if not (is_ending and name.startswith("MNN"))}
+    return {name: make(model, values, threads) for name, make in made.items()}
+
+
+def least_seconds(calls: Mapping[str, Call], options: argparse.Namespace) -> dict[str, float]:
+    clock = time.process_time if options.threads == 1 else time.perf_counter
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds * len(calls)
+    end = time.perf_counter() + options.seconds * len(calls)
     while time.perf_counter() < end or len(taken["jitree"]) < 2 * _CALLS:
         for name, call in calls.items():
             call()
@@ -117,33 +125,36 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, float]:
     calls = {"jitree": of_jitree(module, values, options.threads)}
     results = {"jitree": calls["jitree"]()}
     first = time.perf_counter() - start
-    for runtime, make in installed().items():
-        if runtime.startswith("MNN") and name.endswith(_EIGHT_BITS):
-            continue  # its converter ends the process
-        calls[runtime] = make(model, values, options.threads)
-        results[runtime] = np.asarray(calls[runtime]())
-    times = least_seconds(
-        calls, options.seconds, time.process_time if options.threads == 1 else time.perf_counter
-    )
+    for runtime, call in of_peers(model, values, options.threads).items():
+        calls[runtime], results[runtime] = call, np.asarray(call())
+    times = least_seconds(calls, options)
     timed = {runtime: Timed(results[runtime], seconds) for runtime, seconds in times.items()}
     text, ratios = compared(timed, reference(model, values))
     print(f"{name:18s}", text, f" first {first:.1f} s", flush=True)
     return ratios
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="times models that nothing was tuned for")
+def parser_of(description: str, folder: str, seconds: float) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", default="")
-    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--folder", type=Path, default=Path("unseen-models"))
-    options = parser.parse_args()
+    parser.add_argument("--folder", type=Path, default=Path(folder))
+    return parser
+
+
+def chosen(names: Iterable[str], options: argparse.Namespace) -> list[str]:
+    """Those that are asked for; there is a folder for them then."""
     options.folder.mkdir(exist_ok=True)
+    return [name for name in names if re.search(options.only, name)]
+
+
+def main() -> int:
+    options = parser_of("times models that nothing was tuned for", "unseen-models", 1.0).parse_args()
     ratios: dict[str, list[float]] = {}
-    for name in (*MODELS, *(f"{name}{_EIGHT_BITS}" for name in QUANTISED)):
-        if re.search(options.only, name):
-            for what, ratio in measure(name, options).items():
-                ratios.setdefault(what, []).append(ratio)
+    for name in chosen((*MODELS, *(f"{name}{_EIGHT_BITS}" for name in QUANTISED)), options):
+        for what, ratio in measure(name, options).items():
+            ratios.setdefault(what, []).append(ratio)
     for what, found in ratios.items():
         print(f"{what}: {summary(found)}")
     return 0

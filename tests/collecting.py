@@ -28,10 +28,11 @@ Item = TypeVar("Item")
 _FOLDER: Final = Path(__file__).parent
 _SLOW: Final = (
     "compiling/test_onnx_compiling.py", "kernels/test_changed_constants.py", "codegen/test_image_shipped.py",
-    "kernels/test_replacement.py", "fuzz/test_campaigns.py", "loaders/test_bad_builds.py",
-    "base/test_start.py", "modules/test_cold_cache.py", "fuzz/test_endings.py",
-    "dispatch/test_loop_function.py", "test_compiling_page.py", "vmfb/test_native.py", "fuzz/test_turns.py",
-    "loaders/vmvx/test_interrupt.py", "hal/test_memory_order_writers.py", "codegen/test_image_place.py",
+    "fuzz/test_campaigns.py", "kernels/test_replacement.py", "loaders/test_bad_builds.py",
+    "fuzz/test_endings.py", "loaders/vmvx/test_interrupt.py", "base/test_start.py", "test_pages.py",
+    "test_compiling_page.py", "dispatch/test_loop_function.py", "fuzz/test_turns.py",
+    "hal/test_memory_order_writers.py", "vmfb/test_native.py", "vmfb/test_streams.py",
+    "modules/test_cold_cache.py", "api/test_interrupted_calls.py", "loaders/vmvx/test_filled_scratch.py",
 )  # fmt: skip
 """Files with less than 120 tests that take eight seconds of a processor and more; the longest first."""
 

@@ -17,6 +17,7 @@ from jitree.dispatch.variants import find_variants
 from jitree.tools.compile import FLAGS
 from jitree.vmfb.decode import BytecodeModule
 from tests.api.onnx_files import chain
+from tests.compiling.steps import steps_once as steps_once
 from tests.tools.command import jitree as jitree_command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +38,7 @@ def test_snippets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def onnx_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def onnx_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps_once: None) -> None:
     """A file of that name where commands are given, and what compiles it."""
     for package in ("onnx", "onnxruntime", "iree.compiler.extras.onnx_importer"):
         pytest.importorskip(package, reason="needs pip install 'jitree[compile]' onnxruntime")

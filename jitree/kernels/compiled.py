@@ -47,18 +47,13 @@ also since the kernel raises; and where that of the addresses of the run's Kerne
 _SOURCE: Final = """
 def entry(environment, dispatch, workgroup):
     first, last = load64(workgroup + {first}), load64(workgroup + {last})
-{run}    x, y = np.int64(load32(dispatch + {count_x})), np.int64(load32(dispatch + {count_y}))
-    workgroups = x, y, np.int64(load16(dispatch + {count_z}))
-{places}
-{rights}    constants = array_at(load64(dispatch + {constants}), np.int64(load16(dispatch + {count})), uint32)
-{copies}    number = first
+{run}{places}
+{rights}{counts}{copies}    number = first
     while number < last:
         if load64(load64(dispatch + {failure})) != 0:
             return np.int32(-1)
-        here = number % x, number // x % y, number // (x * y)
         ok = True
         try:
-            call = KernelCall(here, workgroups, constants)
             kernel({arguments})
         except Exception:
             ok = False
@@ -71,6 +66,11 @@ def entry(environment, dispatch, workgroup):
         number += 1
     return np.int32(0)
 """
+_COUNTS: Final = """    x, y = np.int64(load32(dispatch + {count_x})), np.int64(load32(dispatch + {count_y}))
+    workgroups = x, y, np.int64(load16(dispatch + {count_z}))
+    constants = array_at(load64(dispatch + {constants}), np.int64(load16(dispatch + {count})), uint32)
+"""
+"""For kernels that take a KernelCall: that is a tenth and more of what Numba compiles."""
 _LOOK: Final = """    row = first_of_run(dispatch, load64(environment + {entries}), {parts}, {part})
     if row == 0:
         return np.int32(call_at(load64(environment + {fallback}), environment, dispatch, workgroup))
@@ -332,9 +332,12 @@ def _source(kernel: Kernel, tensors: Sequence[Sequence[BoundTensor]], look: str)
             if not tensor.is_locked:
                 right = _RIGHT.format(part=part, place=place, stored=STORED, fallback=FALLBACK)
                 rights[right] = None
-    if kernel.takes_call(len(arguments)):
-        arguments.append("call")
-    source = _SOURCE.format(
+    takes_call = kernel.takes_call(len(arguments))
+    if takes_call:
+        arguments.append(
+            "KernelCall((number % x, number // x % y, number // (x * y)), workgroups, constants)"
+        )
+    source = _SOURCE.replace("{counts}", _COUNTS * takes_call).format(
         run=look,
         places="\n".join(places),
         rights="".join(rights),

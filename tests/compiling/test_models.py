@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import jitree
-from jitree.compiling import programs
+from jitree.compiling import models, programs
 from jitree.errors import (
     DeadlineExceededError,
     InternalError,
@@ -374,3 +374,16 @@ def test_importing_jitree_loads_none_of_it() -> None:
     code = "import jitree, sys, jitree.tools.main; print([n for n in sys.modules if 'compiling' in n])"
     environment = {**os.environ, "PYTHONPATH": str(MODULE.parents[3])}
     assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a/2nd-model.v1.vmfb", "_2nd_model"),
+        ("hal.vmfb", "_hal"),
+        ("chain.onnx", "chain"),
+    ],
+)
+def test_a_module_has_the_name_of_its_file(path: str, name: str) -> None:
+    """None that a module of the runtime has, which a session would refuse beside it."""
+    assert models.module_name(path) == name

@@ -15,6 +15,7 @@ from jitree.compiling import checking
 from jitree.errors import DataLossError, InvalidArgumentError, UnimplementedError
 from tests.api.onnx_files import chain
 from tests.compiling import test_onnx_recurrent
+from tests.compiling.steps import steps_once as steps_once
 from tests.tools.command import jitree as command
 
 REASON = "{} is not installed: pip install 'jitree[compile]' onnxruntime"
@@ -22,7 +23,7 @@ onnx = pytest.importorskip("onnx", reason=REASON.format("onnx"))
 pytest.importorskip("onnxruntime", reason=REASON.format("onnxruntime"))
 pytest.importorskip("iree.compiler.extras.onnx_importer", reason=REASON.format("iree-base-compiler"))
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("steps_once")]
 
 WEIGHTS = [np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32) for _ in range(2)]
 X = np.ones((3, 4), np.float32)
@@ -100,16 +101,14 @@ def test_models_in_memory_are_taken(model: Path) -> None:
         assert [one.declaration for one in jitree.inspect(data).functions.values()] == [DECLARATION] * 2
 
 
-def test_a_session_takes_modules_of_several_files(tmp_path: Path) -> None:
+def test_a_session_takes_modules_of_several_files(model: Path, tmp_path: Path) -> None:
     """Compiling decides their names; nothing is run."""
-    model = tmp_path / "chain.onnx"
-    onnx.save(parsed("(float[4] x) => (float[4] y) { y = Neg(x) }"), model)
     compiled = partial(jitree.compile, check=False)
-    made = [compiled(model, tmp_path / name) for name in ("2nd-model.v1.vmfb", "hal.vmfb")]
-    made += [compiled(model), compiled(model, name="chosen"), compiled(model.read_bytes())]
+    made = [compiled(model, tmp_path / "2nd-model.v1.vmfb"), compiled(model)]
+    made += [compiled(model, name="chosen"), compiled(model.read_bytes())]
     with jitree.Session("local-sync") as session:
         names = [session.load(one).name for one in made]
-    assert names == ["_2nd_model", "_hal", "chain", "chosen", "module"]
+    assert names == ["_2nd_model", "chain", "chosen", "module"]
     with pytest.raises(InvalidArgumentError, match=r"'a\.b' cannot be the name of a module: it is to have"):
         jitree.compile(model, name="a.b")
 

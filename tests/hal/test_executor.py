@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jitree.codegen.image.generated import Unit
 from jitree.errors import (
     FailedPreconditionError,
     InternalError,
@@ -290,13 +291,18 @@ def test_kept_objects_live_as_long_as_the_list() -> None:
     assert reference() is None
 
 
+@pytest.fixture(scope="module")
+def unit() -> Unit:
+    (found,) = generate().units
+    return found
+
+
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
-def test_generated_code_is_valid_for_every_machine(machine: str) -> None:
+def test_generated_code_is_valid_for_every_machine(machine: str, unit: Unit) -> None:
     """The text must parse, verify and optimise; only this machine's is run."""
     from jitree.codegen.image.compile import Target, optimized_module
 
     target = Target(f"{machine}-unknown-linux-gnu", "", "")
-    (unit,) = generate().units
     module = optimized_module(unit.texts, unit.entries, target)
     defined = {function.name for function in module.functions if not function.is_declaration}
     assert set(unit.entries) <= defined
