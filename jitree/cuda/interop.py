@@ -317,12 +317,13 @@ class CudaExchange:
         stream = self._stream
         target = self._allocator.allocate(_DEVICE_LOCAL, _DEFAULT_USAGE, source.byte_length)
         with stream.lock:
-            stream.begin()
+            tick = stream.begin()
             try:
                 transfers.submit(stream, Copy(source, 0, target, 0, source.byte_length))
             finally:
                 stream.end()
         stream.finish()
+        stream.promised(tick).query()  # which raises what the wait has failed with
         return target
 
     def _share(self, view: BufferView) -> None:

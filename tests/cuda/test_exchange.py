@@ -224,6 +224,18 @@ def test_a_copy_of_others_memory_that_fails_has_ended(fake: FakeDriver, session:
     assert np.array_equal(np.asarray(session.to_device(foreign)), np.arange(1, 9))
 
 
+def test_a_copy_of_others_memory_that_is_not_waited_for_is_not_handed_out(
+    fake: FakeDriver, session: Session
+) -> None:
+    """The failure of the wait was for nobody, and the memory might change before it was copied."""
+    array = session.to_device(np.arange(9, dtype=np.float32))
+    foreign = Foreign(array, data=(array.buffer_view.buffer.address + 4, False), shape=(8,))
+    fake.fail_next("cuStreamSynchronize", CUresult.CUDA_ERROR_INVALID_VALUE)
+    with pytest.raises(InvalidArgumentError, match="cuStreamSynchronize"):
+        session.to_device(foreign)
+    assert np.array_equal(np.asarray(session.to_device(foreign)), np.arange(1, 9))
+
+
 def test_looking_at_the_interface_keeps_nothing_more(session: Session) -> None:
     array = session.to_device(np.zeros(4, np.float32))
     before = len(weakref.finalize._registry)  # type: ignore[attr-defined]

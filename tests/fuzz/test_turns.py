@@ -66,7 +66,8 @@ PLANNED: Final[dict[str, list[Case]]] = {
         Case("cuda", "plain", (FEW, FEW), Schedule(1, 10, 1000), Pace(0.0, nth, result))
         for nth in (20, 40, 60)
         for result in RESULTS
-    ],
+    ]
+    + [turns.generate(number) for number in (83_827, 85_142, 133_529)],
     "variables": [
         Case(
             DEVICES[2],

@@ -26,6 +26,7 @@ over or one has released handles or has left machine code. That is what is left 
 the context says which ``x`` is reached. :mod:`jitree.loaders.vmvx.spans` calls it."""
 _CONTEXT: Final = layout_of(WorkerContextRecord)
 _DISPATCH: Final = layout_of(KernelDispatch)
+_REACHED, _RELEASED = _CONTEXT["reached"], STATE["released"]
 _PLACES: Final = ("state", "frame", "values", "refs")
 _HANDLES: Final = ("local", "constants", "bindings")
 _IDS: Final = ("x", "y", "z")
@@ -50,8 +51,8 @@ start:
 {_lines(f"%{name}.i32 = trunc i64 %{name} to i32" for name in _IDS[1:])}
 {_lines(_sizes())}
 {_lines(_parts()) if has_parts else ""}
-  %released.at = getelementptr i8, ptr %state, i64 {STATE["released"]}
-  %reached.at = getelementptr i8, ptr %context, i64 {_CONTEXT["reached"]}
+  %released.at = getelementptr i8, ptr %state, i64 {_RELEASED}
+  %reached.at = getelementptr i8, ptr %context, i64 {_REACHED}
   br label %next
 next:
   %x = phi i64 [ %first, %start ], [ %following, %done ]

@@ -73,7 +73,7 @@ class Memory:
         for name, function in (("run", self._run), ("slow_path", self._slow_path)):
             setattr(self.environment, name, self._callback(function, ctypes.c_int32, 3))
         self.environment.finish = self._callback(self._finish, ctypes.c_int32, 4)
-        self.environment.workgroup = self._callback(self._workgroup, ctypes.c_int64, 6)
+        self.environment.workgroup = self._callback(self._row, ctypes.c_int64, 7)
         if any(why == WORKGROUP_REFUSED for why, _ in steps):
             self.environment.refs = 1
 
@@ -97,8 +97,18 @@ class Memory:
     def _entry(self) -> Entry:
         return Entry(self._record(ENTRY.size))
 
-    def _workgroup(self, dispatch: int, place: int, fuel: int, x: int, y: int, z: int) -> int:
+    def _row(self, dispatch: int, place: int, fuel: int, x: int, y: int, z: int, end: int) -> int:
+        """As the entry of a kernel (`build.py`)."""
         context = WorkerContextRecord(place)
+        left = self._workgroup(context, fuel, x, y, z)
+        while left > 1 and x + 1 < end and not context.state.released:
+            x += 1
+            left = self._workgroup(context, left - 1, x, y, z)
+        context.reached = x + (left > 0)
+        return left
+
+    def _workgroup(self, context: WorkerContextRecord, fuel: int, x: int, y: int, z: int) -> int:
+        place = self._place(context)
         bindings = (ctypes.c_int64 * 2).from_address(place + layout_of(WorkerContextRecord)["binding"])
         aimed = [context.local, context.constants, *map(Entry, bindings)]
         aims = [(entry.address, entry.length, entry.access) for entry in aimed]
