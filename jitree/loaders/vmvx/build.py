@@ -21,9 +21,10 @@ from jitree.loaders.vmvx.kernels import CHANGE_LISTS, KernelNotes, WorkerContext
 from jitree.regs.layout import FRAME, SCRATCH, STATE
 
 WORKGROUP: Final = "workgroup"
-"""``i64 (dispatch, context, fuel, x, y, z, end)``: runs workgroups up to ``end`` of a row, until the fuel is
-over or one has released handles or has left machine code. That is what is left of the fuel, 0 if it has left;
-the context says which ``x`` is reached. :mod:`jitree.loaders.vmvx.spans` calls it."""
+"""``i64 (dispatch, context, fuel, x, y, z, end)``: runs workgroups of a row up to ``end``, at least one. It
+stops when the fuel is over, and after one that has released handles or has left machine code. Returns what is
+left of the fuel, 0 if one has left; the context says which ``x`` is reached. The loop over rows
+(:mod:`jitree.loaders.vmvx.spans`) calls it."""
 _CONTEXT: Final = layout_of(WorkerContextRecord)
 _DISPATCH: Final = layout_of(KernelDispatch)
 _REACHED, _RELEASED = _CONTEXT["reached"], STATE["released"]
@@ -33,11 +34,13 @@ _IDS: Final = ("x", "y", "z")
 _SIZES: Final = ("size_x", "size_y", "size_z", "count_x", "count_y", "count_z")
 
 
-def workgroup_entry(symbol: str, has_parts: bool, borrows: bool) -> str:
+def workgroup_entry(symbol: str, has_parts: bool, borrows: bool, loops: int) -> str:
     """Writes the function that runs workgroups of a row by calling ``symbol`` for each.
 
     That is the lowered function in the same LLVM module. ``has_parts``: whether it takes which part of a
     workgroup it is to run; ``borrows``: whether it leaves the references that it is given to its caller.
+    Those of one loop are short. With more ``loops`` one workgroup is the row: calls cost nothing beside it,
+    and of code in a loop LLVM takes a fifth longer to make machine code.
     """
     numbers = [f"i32 %{name}.i32" for name in (*_IDS, *_SIZES)]
     if has_parts:
@@ -71,7 +74,7 @@ done:
   %is.last = icmp eq i64 %following, %end
   %is.empty = icmp eq i64 %less, 0
   %is.either = or i1 %is.last, %is.empty
-  %is.over = or i1 %is.either, %has.released
+  %is.over = or i1 %is.either, {"true" if loops > 1 else "%has.released"}
   br i1 %is.over, label %end.of.row, label %next
 end.of.row:
   %reached = phi i64 [ %x, %next ], [ %following, %done ]
@@ -126,7 +129,7 @@ def generate(data: bytes, numbers: bytes) -> Generated:
         return Generated((), (), KernelNotes(parts, stores, 0, 0, 0, refusal, loops).encoded())
     needs = lowered.needs[ordinal]
     room = FRAME.size * needs.frames, needs.values, needs.refs
-    entry = workgroup_entry(f"f{ordinal}", parts > 1, ordinal in lowered.borrowing)
+    entry = workgroup_entry(f"f{ordinal}", parts > 1, ordinal in lowered.borrowing, len(loops))
     pipeline = PROGRAM if lowered.scalar else STRAIGHT
     unit = Unit([f"{lowered.text}\n{entry}"], (WORKGROUP,), pipeline)
     notes = KernelNotes(parts, stores, *room, refusal, loops)
