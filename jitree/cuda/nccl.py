@@ -145,12 +145,12 @@ class Communicator:
                 note[:] = np.frombuffer(presence.invite(), np.uint8)
             _share(self._library, stream, self.handle, buffer.address)
             self._require_wanted()  # an aborted broadcast looks like one that is done
+            if rank != 0:
+                presence.answer(note.tobytes())
+            self._presence = presence  # from here on an abort ends it, and its wait
+            self._require_wanted()
             if rank == 0:
                 presence.await_all()
-            else:
-                presence.answer(note.tobytes())
-            self._presence = presence
-            self._require_wanted()
         except BaseException as error:
             presence.end(FAILED, str(error))
             raise

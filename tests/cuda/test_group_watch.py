@@ -20,6 +20,7 @@ from jitree.cuda.device import CudaDevice
 from jitree.cuda.launches import StreamRecord
 from jitree.cuda.nccl import IDENTIFIER_SIZE
 from jitree.errors import CancelledError, DeadlineExceededError, StatusError, UnavailableError
+from jitree.hal.groups import presence
 from jitree.hal.groups.presence import FAILED, LEFT, Presence
 from jitree.hal.groups.rendezvous import ADDRESS_VARIABLE, EnvironmentProvider, FixedProvider
 from jitree.hal.local.queue_record import Queue
@@ -172,6 +173,21 @@ def test_members_that_do_not_meet(member: CudaDevice, library: FakeNccl) -> None
     with pytest.raises(DeadlineExceededError, match="member 0 of 2 joins the group"):
         member.create_channel(-1, None, None, -1, -1)
     assert library.aborted == [1]
+
+
+def test_a_member_that_joins_and_never_connects(
+    member: CudaDevice, library: FakeNccl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for its connection ends with the call: the thread that waits keeps the device."""
+    monkeypatch.setattr(library, "share", lambda *arguments: None)
+    monkeypatch.setattr(presence, "_ALL_SECONDS", 10 * LONGEST)
+    before = threading.enumerate()
+    with pytest.raises(DeadlineExceededError, match="member 0 of 2 joins the group"):
+        member.create_channel(-1, None, None, -1, -1)
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        thread.join(LONGEST)
+    assert not any(thread.is_alive() for thread in left) and library.aborted == [1]
 
 
 def test_a_member_that_ends_while_others_split(patient: CudaDevice, library: FakeNccl) -> None:

@@ -140,6 +140,15 @@ def test_writing_to_a_file(tmp_path: Path) -> None:
         load(path, mode=Mode.PRELOAD, access=Access.READ_WRITE)
 
 
+def test_a_preloaded_file_that_is_cut_short(tmp_path: Path) -> None:
+    """Its mapping would have no memory any more, and touching it end the process."""
+    path = write_irpa(tmp_path / "a.irpa", {"w": np.arange(1 << 16)})
+    entry = load(path, mode=Mode.PRELOAD)["w"]
+    with path.open("r+b") as file:
+        file.truncate(100)
+    assert content(entry) == np.arange(1 << 16).tobytes()
+
+
 SPARSE = """
 import resource, sys, time
 import numpy as np

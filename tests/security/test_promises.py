@@ -268,6 +268,10 @@ TESTS = {
         "loaders/test_bad_elf.py::test_failed_precondition",
         "loaders/test_processor_needs.py::test_code_that_is_in_several_constants_is_looked_through_once",
     ],
+    "Files that others change or cut short": [
+        "params/test_provider.py::test_a_preloaded_file_that_is_cut_short",
+        "security/test_hostile_files.py::test_a_file_that_is_cut_off_after_it_was_loaded",
+    ],
 }
 """By a part of the line."""
 

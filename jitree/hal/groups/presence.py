@@ -178,8 +178,8 @@ class Presence:
             hosts.pop()
 
     def await_all(self) -> None:
-        """Waits until all members have connected. A warning when one cannot: its end will show by its
-        absence only."""
+        """Waits until all members have connected, or this one takes part no more. A warning when one cannot:
+        its end will show by its absence only."""
         if not self._all_came.wait(_ALL_SECONDS if self._server else 0):
             with self._lock:
                 missing = sorted(set(range(1, self._count)) - self._lines.keys() - self._ends.keys())
@@ -188,8 +188,7 @@ class Presence:
 
     def answer(self, note: bytes) -> None:
         """Another member connects to member 0, which has given the note. A warning when it cannot."""
-        packed = note.rstrip(b"\0")
-        found: dict[str, Any] = json.loads(packed) if packed else {"hosts": []}
+        found: dict[str, Any] = json.loads(note.rstrip(b"\0") or b'{"hosts": []}')
         hosts = ["127.0.0.1"] if found.get("machine") == machine_identity() else []
         for host in (*hosts, *found["hosts"]):
             line = self._connect(host, found["port"], found["token"])
@@ -235,6 +234,7 @@ class Presence:
             if self._has_ended:
                 return
             self._has_ended = True
+            self._all_came.set()  # nobody waits for them any more
             message = {"rank": self._rank, "end": kind, "reason": reason, **self.progress.table()}
             if self._rank == 0:  # which goes on to tell the others of each other
                 self._tell(message)
@@ -324,7 +324,7 @@ class Presence:
         """
         lines = (key.data for key in self._selector.get_map().values())
         strangers = [line for line in lines if line is not None and line.rank < 0]
-        most = 0 if self._all_came.is_set() else max(most, 0)
+        most = 0 if len(self._lines) == self._count - 1 else max(most, 0)
         late = time.monotonic() - _STRANGER_SECONDS
         kept = []
         for left, stranger in zip(range(len(strangers), 0, -1), strangers, strict=True):
