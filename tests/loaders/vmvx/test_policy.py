@@ -432,7 +432,7 @@ def test_what_holds_for_all_kernels_of_a_list_is_decided_once_a_look(
     two: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each kernel that runs asks: 66 of them, for each of 66 images, took a first call milliseconds."""
-    looked, started = MagicMock(side_effect=vmvx_native.saved), MagicMock()
+    looked, started = MagicMock(side_effect=vmvx_policy.saved), MagicMock()
     monkeypatch.setattr(vmvx_native, "saved", looked)
     monkeypatch.setattr(vmvx_native, "rest_of", lambda *of: LeftToDo(1.0, 2.0, 1, {0: 1.0, 1: 1.0}))
     monkeypatch.setattr(vmvx_policy, "_REFRESH", 1e6)
