@@ -81,7 +81,13 @@ class ImageBatch:
     @property
     def _missing(self) -> list[Recipe]:
         """Those that were not there before a builder was wanted."""
-        return [item.recipe for item in self.providers if item.begun is not None or not item.settled]
+        left = set(self._left)
+        return [item.recipe for item in self.providers if item.begun is not None or item in left]
+
+    @property
+    def _left(self) -> list[Provider]:
+        """Those that are not settled: without a call for each, since decisions ask often."""
+        return [item for item in self.providers if item.image is None and item.failure is None]
 
     @property
     def _pace(self) -> float | None:
@@ -103,11 +109,11 @@ class ImageBatch:
         """Grows whenever its builder gets on, as far as this process knows: of another process's builder it
         knows images alone, whoever takes the place of its own in turn."""
         self._done = max(self._done, *(work.stated for work in self._work()), 0.0)
-        return sum(item.settled for item in self.providers), self._done
+        return len(self.providers) - len(self._left), self._done
 
     @property
     def settled(self) -> bool:
-        return all(item.settled for item in self.providers)
+        return not self._left
 
     @property
     def begun(self) -> float | None:
