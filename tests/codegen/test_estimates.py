@@ -220,6 +220,17 @@ def test_what_is_there_is_found(shows: bool, folder: Path, monkeypatch: pytest.M
     assert [item.image is not None for item in images.providers] == [False, True, False, False]
 
 
+def test_what_is_there_is_not_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while a builder is at work on the rest."""
+    cache.store(STATED[1], key_of(STATED[1]), FlatImage(bytes(64), b"", {"f": 0}))
+    monkeypatch.setattr(batch, "processors", lambda: 1)
+    images = _batch(monkeypatch)
+    assert images.estimate == pytest.approx(WHOLE)
+    images.find()
+    images.providers[0].begun = 1.0
+    assert images.estimate == pytest.approx(WHOLE - 2.0) and images.progress == (1, 0.0)
+
+
 def test_estimates_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each decision of a call asks for them."""
     images, made, own = _batch(monkeypatch), list[int](), estimates.estimated

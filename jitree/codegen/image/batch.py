@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
@@ -51,7 +50,7 @@ class ImageBatch:
         self._started: float | None = None
         """When the last builder has started."""
         self._begun: float | None = None
-        self._estimated = (0, 0, 0.0), (0.0, list[float]())
+        self._estimated: tuple[object, tuple[float, list[float]]] = None, (0.0, [])
         """What estimates were made for, and those."""
         self._done = 0.0
         """The most seconds stated of what a builder of this process has done."""
@@ -74,28 +73,26 @@ class ImageBatch:
 
             count, workers, pace = now
             recipes = [item.recipe for item in self.providers]
-            found = (
-                estimated(missing, workers, pace) if count else 0.0,
-                shares(recipes, min(workers, count), pace),
-            )
+            whole = estimated(missing, workers, pace) if count else 0.0
+            found = whole, shares(recipes, min(workers, count), pace)
             self._estimated = now, found
         return found
 
     @property
     def _missing(self) -> list[Recipe]:
         """Those that were not there before a builder was wanted."""
-        return [item.recipe for item in self.providers if item.begun is not None or not item.settled]
+        left = set(self._left)
+        return [item.recipe for item in self.providers if item.begun is not None or item in left]
 
     @property
-    def _pace(self) -> float:
-        """How many times the stated seconds its builder takes: as it has so far, else as the last ones."""
-        return next((pace for work in self._work() if (pace := work.pace)), self._last_pace)
+    def _left(self) -> list[Provider]:
+        """Those that are not settled: without a call for each, since decisions ask often."""
+        return [item for item in self.providers if item.image is None and item.failure is None]
 
-    @cached_property
-    def _last_pace(self) -> float:
-        from jitree.codegen.image.estimates import last_pace
-
-        return last_pace(self.providers[0].recipe.name)
+    @property
+    def _pace(self) -> float | None:
+        """How many times the stated seconds its builder takes so far; None: as the last ones have."""
+        return next((pace for work in self._work() if (pace := work.pace)), None)
 
     @property
     def stated(self) -> float:
@@ -112,11 +109,11 @@ class ImageBatch:
         """Grows whenever its builder gets on, as far as this process knows: of another process's builder it
         knows images alone, whoever takes the place of its own in turn."""
         self._done = max(self._done, *(work.stated for work in self._work()), 0.0)
-        return sum(item.settled for item in self.providers), self._done
+        return len(self.providers) - len(self._left), self._done
 
     @property
     def settled(self) -> bool:
-        return all(item.settled for item in self.providers)
+        return not self._left
 
     @property
     def begun(self) -> float | None:

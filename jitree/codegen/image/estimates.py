@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from jitree.codegen.image import cache
@@ -18,8 +17,6 @@ from jitree.codegen.image.flat import MOST, START_SECONDS
 from jitree.errors import ignored, pass_interruption, tell
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from jitree.codegen.image.flat import Recipe
 
 _FILE: Final = "build-times.json"
@@ -46,9 +43,9 @@ def estimated(recipes: Sequence[Recipe], processors: int, pace: float | None = N
     return start + (total - start) / max(1, min(len(recipes), processors))
 
 
-def shares(recipes: Sequence[Recipe], processors: int, pace: float) -> list[float]:
+def shares(recipes: Sequence[Recipe], processors: int, pace: float | None = None) -> list[float]:
     """Seconds that each image adds to that."""
-    pace /= max(1, min(len(recipes), processors))
+    pace = (pace or last_pace(recipes[0].name)) / max(1, min(len(recipes), processors))
     return [(recipe.seconds - START_SECONDS) * pace for recipe in recipes]
 
 
@@ -109,46 +106,36 @@ class Bar:
     def __init__(self, title: str, seconds: float) -> None:
         self.is_open = False
         """Whether a thread shows that it waits."""
-        self._title = title
-        self._seconds = seconds
-        self._is_told = False
-        self._open = ExitStack()
+        self._seconds = max(seconds, _LEAST_SECONDS)
         self._progress: Any = None
         self._task: Any = None
         self._completed = 0
-
-    def __enter__(self) -> Bar:
-        if not self._is_told:
-            self._is_told = True
-            self._tell()
-        if self._progress is not None:
-            self._open.enter_context(self._progress)
-        self.is_open = True
-        return self
-
-    def _tell(self) -> None:
         if sys.stderr is None or not sys.stderr.isatty():
             return
-        tell(f"jitree: building {self._title} (about {max(1, round(self._seconds))} s, once) …\n")
-        if self._seconds >= _LEAST_SECONDS:
+        tell(f"jitree: building {title} (about {max(1, round(seconds))} s, once) …\n")
+        if seconds >= _LEAST_SECONDS:
             try:
                 from rich.console import Console
                 from rich.progress import BarColumn, Progress
             except ImportError:
                 return
             bar = Progress(BarColumn(), console=Console(stderr=True), transient=True, auto_refresh=False)
-            self._task = bar.add_task("", total=_STEPS)
-            self._progress = bar
+            self._progress, self._task = bar, bar.add_task("", total=_STEPS)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __enter__(self) -> Bar:
+        if self._progress is not None:
+            self._progress.__enter__()
+        self.is_open = True
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         self.is_open = False
-        self._open.close()
+        if self._progress is not None:
+            self._progress.__exit__(*exception)
 
     def show(self, passed: float) -> None:
         """``passed``: seconds of the build."""
-        completed = int(_STEPS * min(passed / max(self._seconds, _LEAST_SECONDS), _NEVER_FULL))
+        completed = int(_STEPS * min(passed / self._seconds, _NEVER_FULL))
         if self._progress is not None and completed != self._completed:  # to draw takes a builder's processor
             self._completed = completed
             self._progress.update(self._task, completed=completed, refresh=True)

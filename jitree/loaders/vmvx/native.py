@@ -39,6 +39,7 @@ from jitree.loaders.vmvx.policy import (
     LATER,
     NOTHING,
     SOONER,
+    LeftToDo,
     Running,
     Sizes,
     WaitingPolicy,
@@ -109,8 +110,12 @@ class CompiledKernels(Finalized):
         self._held: set[int] = set()
         """Kernels that are not compiled."""
         self._gaining = self._unknown = frozenset[int]()
-        """Kernels by which a call ends sooner, as was last decided; those among them that its first list has
-        not, where to build all takes less than that list: the next lists may need them."""
+        """Kernels by which a call ends sooner, as the last look says; those that its first list has not,
+        where to build all takes less than that list: the next lists may need them."""
+        self._seen: object = None
+        """What the last look at a command list says of each kernel."""
+        self._gain = 0.0
+        """Seconds that a call ends sooner by those of its kernels."""
         self._starts_later = False
         """Whether a builder is to be started with the second call that runs kernels."""
         self._starts = False
@@ -213,7 +218,7 @@ class CompiledKernels(Finalized):
                 if self.has_left(ordinal) or not is_building:
                     break
                 if self._policy.may_go_on(running):
-                    if self._policy.share == ALL and ordinal not in self._gaining:
+                    if self._policy.share == ALL and ordinal not in self._gaining | self._unknown:
                         wanted.put(PUT_OFF)  # what this call waits for comes first
                     break
                 wanted.put(FIRST)
@@ -262,28 +267,35 @@ class CompiledKernels(Finalized):
 
     def _decide(self, ordinal: int, running: Running) -> None:
         policy, batch = self._policy, self._batch
-        if policy.is_due(ordinal):
-            assert self._records is not None
-            arguments = running, ordinal, self._records, self._sizes, self._images, policy.spent_by_call()
-            rest = policy.left_to_do(ordinal, partial(rest_of, *arguments))
-            gains = saved(rest, batch.shares)
-            gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
-            start = batch.start_seconds
-            gain = sum(map(gains.__getitem__, gaining)) - start
-            is_alone = not set(gaining) - {ordinal}
-            own = start + batch.shares[ordinal] * (ALONE if is_alone else 1.0)
-            policy.decide(running, rest, own, gain)
-            (batch.hold if policy.holds else batch.release)()
-            if batch.begun is None:
-                if rest.everything / rest.threads >= SOONER * batch.estimate:
-                    self._unknown = frozenset(range(len(self._ordinals))) - gains.keys()
-                batch.order((*gaining, *sorted(self._unknown)), (*gains, *policy.dearest()))
-            else:
-                batch.bring(gaining)
-            self._gaining = self._unknown.union(gaining)
-            batch.gives_way = policy.share not in (LATER, EVEN)
-            if policy.builds:
-                batch.start()  # asks for each image: too much for each look of a thread that waits
+        if not policy.is_due(ordinal):
+            return
+        assert self._records is not None
+        arguments = running, ordinal, self._records, self._sizes, self._images, policy.spent_by_call()
+        rest = policy.left_to_do(ordinal, partial(rest_of, *arguments))
+        is_new = rest.of_kernels is not self._seen
+        if is_new:
+            self._see(rest)
+        is_alone = not self._gaining - {ordinal}
+        own = batch.start_seconds + batch.shares[ordinal] * (ALONE if is_alone else 1.0)
+        policy.decide(running, rest, own, self._gain)
+        (batch.hold if policy.holds else batch.release)()
+        batch.gives_way = policy.share not in (LATER, EVEN)
+        if policy.builds and (is_new or batch.begun is None):
+            batch.start()  # asks for each image: too much for each kernel, and for each thread that waits
+
+    def _see(self, rest: LeftToDo) -> None:
+        """Takes what a new look says of all kernels of the list."""
+        batch, self._seen = self._batch, rest.of_kernels
+        gains = saved(rest, batch.shares)
+        gaining = [kernel for kernel, seconds in gains.items() if seconds > 0]
+        self._gaining = frozenset(gaining)
+        self._gain = sum(map(gains.__getitem__, gaining)) - batch.start_seconds
+        if batch.begun is None:
+            if rest.everything / rest.threads >= SOONER * batch.estimate:
+                self._unknown = frozenset(range(len(self._ordinals))) - gains.keys()
+            batch.order((*gaining, *sorted(self._unknown)), (*gains, *self._policy.dearest()))
+        else:
+            batch.bring(gaining)
 
     def _ask(self, ordinal: int, running: Running) -> None:
         """Uses a kernel's image if it is there, else has it built in time."""

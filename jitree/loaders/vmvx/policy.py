@@ -225,22 +225,18 @@ def estimate(
     """``costs``: seconds of a workgroup of each kernel; ``ahead``: workgroups of the dispatch that runs that
     are left; ``spent``: seconds that the call has interpreted kernels, in other lists, too."""
     start = next((place for place, item in enumerate(dispatches) if item.begins), len(dispatches))
-    begun = dispatches[start : start + 1]
     workgroups, of_kernels, done = 0.0, dict[int, float](), dict[int, float]()
-    for item in begun:
-        done[item.kernel] = costs[item.kernel] * (item.workgroups - ahead)
-        of_kernels[item.kernel] = costs[item.kernel] * ahead
-        workgroups = ahead
-    for kernel, count, _ in dispatches[:start] if spent else ():
-        done[kernel] = done.get(kernel, 0.0) + costs[kernel] * count
-    for kernel, count, _ in dispatches[start + 1 :]:
-        workgroups += count
-        of_kernels[kernel] = of_kernels.get(kernel, 0.0) + costs[kernel] * count
+    for place, (kernel, count, _) in enumerate(dispatches):
+        rest = 0 if place < start else ahead if place == start else count
+        done[kernel] = done.get(kernel, 0.0) + costs[kernel] * (count - rest)
+        if place >= start:
+            workgroups += rest
+            of_kernels[kernel] = of_kernels.get(kernel, 0.0) + costs[kernel] * rest
     for number, seconds in spent.items() if of_kernels else ():
         earlier = seconds - done.get(number, 0.0)
         if earlier > _AGAIN * seconds:
             of_kernels[number] = of_kernels.get(number, 0.0) + earlier
-    running = sum(of_kernels[item.kernel] for item in begun)
+    running = sum(of_kernels[item.kernel] for item in dispatches[start : start + 1])
     threads = max(1, min(threads, round(workgroups)))
     return LeftToDo(running, sum(of_kernels.values()), threads, of_kernels)
 

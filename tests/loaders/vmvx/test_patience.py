@@ -79,3 +79,14 @@ def test_a_clock_that_jumps_ends_a_wait_until_the_builder_gets_on(
     policy = WaitingPolicy(provider, 1)
     policy.decide(at_begin, rest, 4.0, 0.0)
     assert policy.share == NOTHING, "what has begun before is seen for the first time"
+
+
+def test_what_has_been_interpreted_for_as_long_as_a_build_takes_waits(
+    clock: _Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little each command list has: nothing says how many come."""
+    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
+    policy = WaitingPolicy(_provider(4.0), 1)
+    policy.spend(0, int(8e9))
+    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.0, 0.001, 2), 4.0, 0.0)
+    assert policy.share == NOTHING

@@ -34,7 +34,6 @@ from jitree.loaders.vmvx.policy import (
     ALL,
     EVEN,
     LATER,
-    NOTHING,
     LeftToDo,
     Running,
     WaitingPolicy,
@@ -140,17 +139,6 @@ def test_a_build_that_is_overdue_takes_half_of_later_calls(
     assert not policy.may_go_on(at_begin)
     clock.now += 0.21
     assert policy.may_go_on(at_begin)
-
-
-def test_what_has_been_interpreted_for_as_long_as_a_build_takes_waits(
-    clock: _Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However little each command list has: nothing says how many come."""
-    monkeypatch.setattr(vmvx_policy, "processors", lambda: 2)
-    policy = WaitingPolicy(_provider(4.0), 1)
-    policy.spend(0, int(8e9))
-    policy.decide(Running(0, 0, 0, 0, 1), LeftToDo(0.0, 0.001, 2), 4.0, 0.0)
-    assert policy.share == NOTHING
 
 
 def test_a_look_at_a_list_serves_all_of_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,6 +426,23 @@ def test_kernels_that_the_first_list_has_not_are_built_where_that_takes_less_tha
     assert (_run(two) == 1).all()
     assert orders[0] == order
     assert later == [], "what a call gains by is not put off"
+
+
+def test_what_holds_for_all_kernels_of_a_list_is_decided_once_a_look(
+    two: VmvxExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kernel that runs asks: 66 of them, for each of 66 images, took a first call milliseconds."""
+    looked, started = MagicMock(side_effect=vmvx_policy.saved), MagicMock()
+    monkeypatch.setattr(vmvx_native, "saved", looked)
+    monkeypatch.setattr(vmvx_native, "rest_of", lambda *of: LeftToDo(1.0, 2.0, 1, {0: 1.0, 1: 1.0}))
+    monkeypatch.setattr(vmvx_policy, "_REFRESH", 1e6)
+    monkeypatch.setattr(batch.ImageBatch, "start", started)
+    compiled = two._compiled
+    assert compiled is not None
+    compiled._batch.providers[0].begun = time.monotonic()
+    for kernel in (0, 1, 0, 1):
+        compiled._decide(kernel, Running(0, 0, 0, 0, 1))
+    assert looked.call_count == started.call_count == 1
 
 
 def test_a_kernel_by_which_a_call_ends_sooner_after_all_is_brought_forward(
