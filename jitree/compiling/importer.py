@@ -26,6 +26,8 @@ _CONVERSIONS = ("arith.fptosi", "arith.fptoui")
 _FLOATS = ("f16", "bf16", "f32", "f64")
 _WHOLE = ("math.floor", "math.ceil", "math.round", "math.roundeven", "math.trunc")
 """Operations whose results have no fractions."""
+_CHOOSING = ("arith.maximumf", "arith.minimumf")
+"""Operations whose results are one of their operands."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 """Those of ONNX, and of onnxruntime, which has forms of ONNX's under the same names."""
 _DECLARATION = "iree.abi.declaration"
@@ -111,12 +113,20 @@ def _cut_fractions(operation: Any) -> None:
             if one.name not in _CONVERSIONS:
                 continue
             value = one.operands[0]
-            maker = getattr(value.owner, "operation", None)
-            if str(value.type) in _FLOATS and getattr(maker, "name", "") not in _WHOLE:
+            if str(value.type) in _FLOATS and not _is_whole(value):
                 with InsertionPoint(one), one.location:
                     zero = arith.constant(value.type, 0.0)
                     is_negative = arith.cmpf(arith.CmpFPredicate.OLT, value, zero)
                     one.operands[0] = arith.select(is_negative, math.ceil(value), math.floor(value))
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a number has no fraction: an index that stays as it is may become a copy."""
+    maker: Any = getattr(value.owner, "operation", None)
+    name = getattr(maker, "name", "")
+    if name == "arith.constant":
+        return float(maker.attributes["value"].value).is_integer()
+    return name in _WHOLE or (name in _CHOOSING and all(map(_is_whole, maker.operands)))
 
 
 def _declare(module: Any) -> bool:
