@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from jitree.errors import StatusCode
 
 FOLDER: Final = Path(__file__).resolve().parent / "transcripts"
@@ -113,7 +115,9 @@ def outcome(step: Step, names: dict[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    return _scrubbed(f"{type(value).__name__} {value!r}")
+    """The class and the text; classes of numpy's types have names that differ by release of ml_dtypes."""
+    name = "dtype" if isinstance(value, np.dtype) else type(value).__name__
+    return _scrubbed(f"{name} {value!r}")
 
 
 def _scrubbed(text: str) -> str:
